@@ -5,6 +5,7 @@ Invariant: nothing is run that the page does not show; only the address of the n
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -13,16 +14,19 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 from attrs import frozen
 
+from tests.support.program import eventually
 from vkubelet.testing.cluster import ControlPlane
 from vkubelet.testing.conformance import RULES
 
 PAGE = Path(__file__).parents[2] / "docs" / "build" / "tutorial.md"
 SECONDS = 600.0
 """For the whole page, in which what waits has a limit of its own; only what hangs takes longer, for good."""
+ROUNDS, SEED = 15, 7
 
 pytestmark = pytest.mark.timeout(700)
 
@@ -77,6 +81,12 @@ def run(commands: str, *, directory: Path, env: Mapping[str, str]) -> tuple[int,
     try:
         out, _ = process.communicate(timeout=SECONDS)
         return process.returncode, out
+    except subprocess.TimeoutExpired:
+        print(subprocess.run(["ps", "-o", "pid,ppid,stat,etime,wchan,args", "-s", str(process.pid)], capture_output=True, text=True).stdout)
+        os.killpg(process.pid, signal.SIGTERM)
+        process.kill()
+        print(process.communicate()[0])
+        raise
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
@@ -116,6 +126,35 @@ def shows(parts: list[str], blocks: list[Block]) -> None:
         assert re.search(rf"^{name} +{outcome} ", suite, re.MULTILINE), name
     assert len(re.findall(r" passed ", suite)) >= sum(not rule.needs for rule in RULES)
     assert re.search(r"^\d+ passed, 0 failed, \d+ skipped$", suite, re.MULTILINE)
+
+
+async def test_the_batch_system_goes_on_when_jobs_end_while_they_are_removed(blocks: list[Block], tmp_path: Path) -> None:
+    write_files(blocks, tmp_path)
+    jobs, randomness = tmp_path / "jobs", Random(SEED)
+    jobs.mkdir()
+    batch = subprocess.Popen([sys.executable, "batch.py", "jobs"], cwd=tmp_path)
+    try:
+        for number in range(ROUNDS):
+            # Each removal meets some jobs that end at that moment.
+            for job in range(10):
+                draft = jobs / f"{number}-{job}.draft"
+                draft.write_text(f"sleep {randomness.uniform(0.0, 0.25):.3f}\n")
+                draft.rename(draft.with_suffix(".job"))
+            await eventually(lambda first=f"{number}-*.out": len(list(jobs.glob(first))) == 10 or ended(batch), "all jobs run", every=0.02)
+            await asyncio.sleep(randomness.uniform(0.0, 0.2))
+            for file in jobs.glob(f"{number}-*.job"):
+                file.unlink()
+        await eventually(lambda: not list(jobs.iterdir()) or ended(batch), "nothing is left of the jobs")
+        batch.terminate()
+        assert batch.wait(timeout=30) == 0
+    finally:
+        batch.kill()
+        batch.wait()
+
+
+def ended(process: subprocess.Popen[bytes]) -> bool:
+    assert process.poll() is None, f"it exited with {process.returncode}"
+    return False
 
 
 def test_the_page_is_reached_from_the_others() -> None:
