@@ -35,7 +35,7 @@ ON_TIME = 20.0
 """Seconds between two renewals of a Lease: two of its intervals, half of the time after which a node counts as lost."""
 WATCHED = 45.0
 """Seconds after an edge in which its work goes on."""
-FAIL_OVER = {"mode": "FailOver", "afterSeconds": 40}
+FAIL_OVER: Mapping[str, Any] = {"mode": "FailOver", "afterSeconds": 40}
 FORCED = {"forceReclaim": True, "gracefulReclaimPeriodSeconds": 600, "allowOutOfWindowPods": True, "timeZone": "UTC"}
 SCRAPES = 5
 
@@ -110,13 +110,16 @@ class Edges:
             with self.span("window_begin"):
                 await bound.worker.kubectl("replace", "-f", "-", stdin=json.dumps(await self._all_day()))
                 await asyncio.sleep(WATCHED / 3)
+            await eventually(lambda: deleted.gone.keys() >= deleted.times.keys(), "the reclaimed pods are gone", seconds=600)
         await calm(self.program, cores=0.5, seconds=600)
 
     async def worker_is_lost(self) -> None:
         with self._pods(_is_deleted) as deleted, self._nodes(lambda body: not _is_held(body)) as released:
             with self.span("fail_over"):
                 self.cable.silence()
+                silent = time.monotonic()
                 await eventually(lambda: len(deleted) > 0, "pods fail over", seconds=240)
+                assert time.monotonic() - silent >= FAIL_OVER["afterSeconds"], f"pods failed over early: {deleted.times}"
                 await asyncio.sleep(WATCHED)
             assert len(deleted) > WATCHED, "pods are given up one after the other"
             with self.span("worker_returns"):
