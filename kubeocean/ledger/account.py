@@ -4,14 +4,14 @@ Invariant: an amount of one interval is split at every hour and every change of 
 the sums of the kept hours never exceed `HOURS` hours.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from attrs import define, field, frozen
 
-from vkubelet.api.quantity import Quantity, Resources, add_resources
+from vkubelet.api.quantity import Quantity, Resources, add_resources, sum_resources
 
 HOURS: Final = 24
 """Hours that are kept: the current one and those before it."""
@@ -47,6 +47,22 @@ class Part:
     end: datetime
 
 
+@frozen
+class Span:
+    """Amounts that were lent from `start` to `end`; negative ones correct what was counted before."""
+
+    amounts: Resources
+    start: datetime
+    end: datetime
+
+
+def between(amounts: Resources, start: datetime, end: datetime) -> Sequence[Span]:
+    """Returns the span of a time; of negated amounts when `end` is the earlier one, none when it is empty."""
+    if start == end or not amounts:
+        return ()
+    return (Span(amounts, start, end) if start < end else Span({name: -amount for name, amount in amounts.items()}, end, start),)
+
+
 Deciders = Callable[[str, datetime, datetime], Sequence[Part]]
 """Returns the parts of a time, by the policy that decides about a node (by name)."""
 
@@ -72,18 +88,26 @@ class Ledger:
         """Returns the ledger of a binding that has none yet."""
         return cls(since=now, through=now)
 
-    def add(self, place: Place, amounts: Resources, *, start: datetime, end: datetime, deciders: Deciders, now: datetime) -> None:
-        """Adds what the amounts are in resource-seconds from `start` to `end`; subtracts them when `end` is the earlier time."""
-        if end < start:
-            start, end, amounts = end, start, {name: -amount for name, amount in amounts.items()}
-        if start == end or not amounts:
+    def add(self, place: Place, spans: Sequence[Span], *, deciders: Deciders, now: datetime) -> None:
+        """Adds what the spans are in resource-seconds."""
+        if not spans:
             return
+        start, end = min(span.start for span in spans), max(span.end for span in spans)
         self.since = min(self.since, start)
-        oldest = first_hour(now)
-        for part in deciders(place.node, start, end):
+        if end - start <= _HOUR:
+            self._add(place, spans, deciders(place.node, start, end), first_hour(now))
+            return
+        # Who decided in earlier times is known less exactly the longer the time is that is asked for.
+        for span in spans:
+            self._add(place, (span,), deciders(place.node, span.start, span.end), first_hour(now))
+
+    def _add(self, place: Place, spans: Sequence[Span], parts: Sequence[Part], oldest: datetime) -> None:
+        for part in parts:
             cell = Cell(part.policy, place.node, place.namespace)
-            for hour, duration in _by_hour(part.start, part.end, oldest):
-                lent = times(amounts, duration)
+            for hour, since, until in _by_hour(part.start, part.end, oldest):
+                lent = _lent(spans, since, until)
+                if not lent:
+                    continue
                 _add(self.total, cell, lent)
                 if hour is not None:
                     _add(self.hours.setdefault(hour, {}), cell, lent)
@@ -121,10 +145,15 @@ def hour_of(moment: datetime) -> datetime:
     return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
-def times(amounts: Resources, duration: timedelta) -> Resources:
-    """Returns amounts times seconds, exact to a billionth."""
-    count = duration // _MICROSECOND
-    return {name: Quantity(amount.nanos * count // _PER_SECOND) for name, amount in amounts.items()}
+def _lent(spans: Sequence[Span], start: datetime, end: datetime) -> Resources:
+    """Returns what the spans are between two times in resource-seconds, exact to a billionth."""
+    sums: dict[str, int] = {}
+    for span in spans:
+        microseconds = (min(span.end, end) - max(span.start, start)) // _MICROSECOND
+        if microseconds > 0:
+            for name, amount in span.amounts.items():
+                sums[name] = sums.get(name, 0) + amount.nanos * microseconds
+    return {name: Quantity(amount // _PER_SECOND) for name, amount in sums.items()}
 
 
 def of_policy(sums: Mapping[Cell, Resources], policy: str) -> Sums:
@@ -143,25 +172,25 @@ def without_namespaces(sums: Mapping[Cell, Resources]) -> Sums:
 
 
 def _collapsed(sums: Mapping[Cell, Resources], into: Callable[[Cell], Cell]) -> Sums:
-    made = Sums()
+    parts: defaultdict[Cell, list[Resources]] = defaultdict(list)
     for cell, lent in sums.items():
-        _add(made, into(cell), lent)
-    return made
+        parts[into(cell)].append(lent)
+    return {cell: sum_resources(each) for cell, each in parts.items()}
 
 
 def _add(sums: Sums, cell: Cell, lent: Resources) -> None:
     sums[cell] = add_resources(sums.get(cell, {}), lent)
 
 
-def _by_hour(start: datetime, end: datetime, oldest: datetime) -> Iterator[tuple[datetime | None, timedelta]]:
-    """Yields each hour of a time with its share; None for all hours before the oldest."""
+def _by_hour(start: datetime, end: datetime, oldest: datetime) -> Iterator[tuple[datetime | None, datetime, datetime]]:
+    """Yields each hour of a time with the start and the end of its share; None for all hours before the oldest."""
     if start < oldest:
-        yield None, min(end, oldest) - start
+        yield None, start, min(end, oldest)
         start = oldest
     while start < end:
         hour = hour_of(start)
         stop = min(end, hour + _HOUR)
-        yield hour, stop - start
+        yield hour, start, stop
         start = stop
 
 

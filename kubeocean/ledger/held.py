@@ -10,7 +10,7 @@ from datetime import datetime
 from attrs import define, evolve, field, frozen
 
 from kubeocean.leasing.capacity import requested
-from kubeocean.ledger.account import Deciders, Ledger, Place
+from kubeocean.ledger.account import Deciders, Ledger, Place, Span, between
 from vkubelet.api.objects import JsonView, Pod, get_condition
 from vkubelet.api.quantity import Resources, add_resources, subtract_resources
 from vkubelet.clock import parse_rfc3339
@@ -78,15 +78,21 @@ def _time(text: object) -> datetime | None:
 
 @define
 class _Rate:
-    """What the running pods of a place hold together, counted until `at`."""
+    """What the running pods of a place hold together since `at`, and in `spans` what the ledger does not contain yet."""
 
     amounts: Resources
     at: datetime
+    spans: list[Span] = field(factory=list)
+
+    def advance(self, at: datetime) -> None:
+        self.spans += between(self.amounts, self.at, at)
+        self.at = at
 
 
 @define
 class Account:
-    """The running pods of a ledger by UID. What they hold is summed by place, so that counting does not iterate over the pods.
+    """The running pods of a ledger by UID. What they hold is summed by place, so that counting does not iterate over the pods, and a change
+    of a pod is added to the ledger when its place is counted next.
 
     What was reserved before the time until which the ledger was counted when it was loaded was counted by an earlier process.
     """
@@ -140,25 +146,33 @@ class Account:
 
     @property
     def places(self) -> list[Place]:
-        """Where pods hold something now."""
+        """Where pods hold something now, or have since the last count."""
         return list(self._rates)
 
     def count(self, place: Place, now: datetime) -> None:
         """Counts what one place reserves until now."""
-        if place in self._rates:
-            self._count(place, now)
+        rate = self._rates.get(place)
+        if rate is None:
+            return
+        rate.advance(now)
+        spans, rate.spans = rate.spans, []
+        if not rate.amounts:
+            del self._rates[place]
+        self.ledger.add(place, spans, deciders=self.deciders, now=now)
 
     def complete(self, now: datetime) -> None:
-        """Notes that every place was counted until now."""
+        """Notes that every place was counted until now, also what was observed while the places were counted."""
         for uid in [uid for uid, pod in self._later.items() if pod.start <= now]:
             self._start(uid, self._later.pop(uid), now)
+        for place in [place for place, rate in self._rates.items() if rate.spans]:
+            self.count(place, now)
         self.ledger.prune(now)
         self.ledger.through = now
 
     @property
     def is_lending(self) -> bool:
         """Whether any pod holds something now."""
-        return bool(self._rates)
+        return any(rate.amounts for rate in self._rates.values())
 
     def _start(self, uid: str, pod: Held, at: datetime) -> bool:
         if pod.end is None and pod.start > at:
@@ -181,17 +195,13 @@ class Account:
         self._pods[uid] = evolve(pod, end=end)
 
     def _change(self, place: Place, at: datetime, *, less: Resources | None = None, more: Resources | None = None) -> None:
-        rate = self._count(place, at)
+        rate = self._rate(place, at)
+        rate.advance(at)
         amounts = subtract_resources(add_resources(rate.amounts, more or {}), less or {})
         rate.amounts = {name: amount for name, amount in amounts.items() if amount}
-        if not rate.amounts:
-            del self._rates[place]
-
-    def _count(self, place: Place, at: datetime) -> _Rate:
-        rate = self._rates.setdefault(place, _Rate({}, at))
-        self.ledger.add(place, rate.amounts, start=rate.at, end=at, deciders=self.deciders, now=at)
-        rate.at = at
-        return rate
 
     def _add(self, pod: Held, start: datetime, end: datetime, at: datetime) -> None:
-        self.ledger.add(pod.place, pod.amounts, start=start, end=end, deciders=self.deciders, now=at)
+        self._rate(pod.place, at).spans += between(pod.amounts, start, end)
+
+    def _rate(self, place: Place, at: datetime) -> _Rate:
+        return self._rates.setdefault(place, _Rate({}, at))

@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 _TICK: Final = 1.0
 _COUNTED_EVERY: Final = 5.0
 _PLACES: Final = 200
+_AT_ONCE: Final = 50
 _AT_REST: Final = 300.0
 """Seconds between two writes while pods run and none starts, changes or stops."""
 _STILL: Final = 1.0
@@ -176,7 +177,7 @@ class LedgerKeeper:
         if account is None or recent and not changed and not self._is_due():
             return
         self._counted_at = self._clock.monotonic()
-        async for place in in_batches(self._clock, account.places, size=_PLACES):
+        async for place in in_batches(self._clock, account.places, size=_AT_ONCE):
             account.count(place, now)
         account.complete(now)
         if changed:
@@ -189,8 +190,14 @@ class LedgerKeeper:
     # --- who decided ---
 
     def _node_changed(self, change: Change[Node]) -> None:
-        if change.new is None:
-            self._matching.pop(change.key.name, None)
+        if change.new is not None:
+            return
+        if self._account is not None:
+            # By the policies that decided about it, which are forgotten with it.
+            for place in self._account.places:
+                if place.node == change.key.name:
+                    self._account.count(place, self._clock.now())
+        self._matching.pop(change.key.name, None)
 
     def _policies_changed(self) -> None:
         self._policies_due = True
@@ -206,9 +213,11 @@ class LedgerKeeper:
     def _valid(self, name: str) -> tuple[list[ResourceLeasingPolicy], Terms] | None:
         """Returns the valid policies that match a node, the best first; None while it is not known."""
         node, binding = self._worker.nodes.store.get(Key("", name)), self._scope.binding.current
+        known = self._matching.get(name)
+        if node is None and known is not None:
+            return known[2], known[3]
         if node is None or binding is None:
             return None
-        known = self._matching.get(name)
         if known is not None and known[0] is node and known[1] is binding:
             return known[2], known[3]
         try:

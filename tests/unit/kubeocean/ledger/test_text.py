@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from kubeocean.ledger.account import Cell, Ledger, Part, Place, without_nodes
+from kubeocean.ledger.account import Cell, Ledger, Part, Place, between, without_nodes
 from kubeocean.ledger.text import MOST_NAMESPACES_NAMED, Summaries, Texts, decimal, decode, encode, long_rows, parse
 from tests.unit.kubeocean.builders import at
 from vkubelet.api.quantity import Quantity, Resources, parse_resources
@@ -23,7 +23,7 @@ def ledger(*, nodes: int = 2, namespaces: int = 2, hours: int = 3) -> Ledger:
     for node in range(nodes):
         for space in range(namespaces):
             place = Place(f"node-{node}", f"team-{space}")
-            made.add(place, amounts, start=NOW - timedelta(hours=hours, seconds=1.5), end=NOW, deciders=by_node, now=NOW)
+            made.add(place, between(amounts, NOW - timedelta(hours=hours, seconds=1.5), NOW), deciders=by_node, now=NOW)
     made.through = NOW
     return made
 
@@ -49,7 +49,7 @@ def test_what_is_stored_is_read_again() -> None:
 def test_an_hour_is_rendered_again_only_after_it_was_changed() -> None:
     made, texts = ledger(), Texts()
     before = texts.render(made)
-    made.add(Place("node-1", "team-0"), {"cpu": Quantity.of(1)}, start=NOW - timedelta(hours=1), end=NOW, deciders=by_node, now=NOW)
+    made.add(Place("node-1", "team-0"), between({"cpu": Quantity.of(1)}, NOW - timedelta(hours=1), NOW), deciders=by_node, now=NOW)
     after = texts.render(made)
     assert {name for name in before if before[name] != after[name]} == {"2026-01-05T09Z", "2026-01-05T10Z", "total"}
 
@@ -86,7 +86,7 @@ def test_text_that_cannot_be_read_counts_for_nothing() -> None:
 
 def test_the_summary_of_a_policy_names_the_namespaces_that_borrowed_most() -> None:
     made = ledger(nodes=3, namespaces=MOST_NAMESPACES_NAMED + 5)
-    made.add(Place("node-2", "team-9"), {"cpu": Quantity.of(1)}, start=NOW - timedelta(seconds=10), end=NOW, deciders=by_node, now=NOW)
+    made.add(Place("node-2", "team-9"), between({"cpu": Quantity.of(1)}, NOW - timedelta(seconds=10), NOW), deciders=by_node, now=NOW)
     summary = Summaries().of(made, "all", now=NOW)
     assert summary["through"] == "2026-01-05T10:30:00.000000Z" and summary["from"] == summary["since"] == "2026-01-05T07:29:58Z"
     assert len(summary["namespaces"]) == MOST_NAMESPACES_NAMED
