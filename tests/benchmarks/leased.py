@@ -179,7 +179,7 @@ class Bursts:
         return found
 
     async def by_kubeocean(self) -> Round:
-        async with self.lease.kubeocean() as program:
+        async with self.lease.kubeocean(self.program()) as program:
             namespace = await self.lease.bound.hub.namespace("leased")
             await self._warm(namespace)
             found = await self.burst(namespace, self.lease.vnodes, program.process.pid)
@@ -187,6 +187,10 @@ class Bursts:
             await self.clear(namespace)
         await asyncio.sleep(SETTLE)
         return found
+
+    def program(self) -> Program:
+        """The program that is measured, not started."""
+        return self.lease.bound.program()
 
     async def _warm(self, namespace: str) -> None:
         """What the pods of a namespace share is made for the first of them."""
