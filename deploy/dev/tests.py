@@ -89,10 +89,18 @@ def run(part: str, *, behind: bool = False) -> Ended:
             lines.append(line)
             sys.stdout.write(f"{part}: {line}")
             sys.stdout.flush()
+        cpu = cpu_of(process)
     _behind.discard(process.pid)
     reasons = [line for line in lines if line.startswith("E   ")][:_REASONS]
     failed = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
-    return process.returncode, [*reasons, *failed, *(f"{part}: {line}" for line in lines[-1:])]
+    return process.returncode, [*reasons, *failed, *(f"{part}: {line.rstrip()}; {cpu:.0f} s of CPU\n" for line in lines[-1:])]
+
+
+def cpu_of(process: subprocess.Popen[str]) -> float:
+    """Waits for a process; returns the seconds of CPU that it and the programs it waited for have used."""
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_utime + usage.ru_stime
 
 
 def start(command: Sequence[str], environment: Mapping[str, str], *, behind: bool) -> subprocess.Popen[str]:
