@@ -61,7 +61,7 @@ def _ahead(clock: Clock) -> float:
     return clock.now().timestamp() - clock.monotonic()
 
 
-async def in_batches(clock: Clock, items: Iterable[T], *, size: int = 20) -> AsyncIterator[T]:
+async def in_batches(clock: Clock, items: Iterable[T], *, size: int = 10) -> AsyncIterator[T]:
     """Yields the items; before each batch of `size`, other tasks of the event loop run, so that Leases and probes are not late.
 
     A collection is copied first, because it may change between two batches; an iterator is read as it is needed.

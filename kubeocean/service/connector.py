@@ -18,13 +18,11 @@ from kubeocean.model.ownership import Ownership, classify
 from kubeocean.scope import Scope
 from kubeocean.service.session import Session
 from kubeocean.settings import KubeoceanSettings
-from kubeocean.worker.cluster import REFUSED, WorkerCluster, head_of
+from kubeocean.worker.cluster import REFUSED, WorkerCluster, heads
 from kubeocean.worker.connect import Target, find_target, prove
-from vkubelet.api.objects import SECRETS, Unknown
+from vkubelet.api.objects import SECRETS
 from vkubelet.client.rest import Client, Selection
 from vkubelet.control.contact import Outcome
-from vkubelet.control.informer import Informer
-from vkubelet.control.store import Store
 from vkubelet.errors import VKubeletError
 
 log = logging.getLogger(__name__)
@@ -185,7 +183,6 @@ class Connector:
         if self._secret is not None:
             self._secret[1].cancel()
         where = Selection(namespace=reference.namespace, fields=f"metadata.name={reference.name}")
-        store: Store[Unknown] = Store(keep=head_of)
-        informer = Informer(self._scope.host.client, SECRETS, where=where, store=store, clock=self._scope.host.clock)
+        informer = heads(self._scope.host.client, SECRETS, where=where, clock=self._scope.host.clock)
         informer.on_change(lambda change: self._secret_changed())
         self._secret = (reference, group.create_task(informer.run(), name="kubeconfig Secret"))

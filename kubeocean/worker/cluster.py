@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self, TypeVar
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from kubeocean.model import keys
 from kubeocean.model.crds import POLICIES, ClusterBinding
@@ -139,8 +139,8 @@ def virtual_uid(meta: ObjectMeta) -> str:
 def heads(
     client: Client, resource: Resource[Unknown], *, clock: Clock, where: Selection = Selection(), metrics: Metrics | None = None
 ) -> Informer[Unknown]:
-    """Creates an informer that caches metadata only."""
-    return Informer(client, resource, where=where, store=Store(keep=head_of), clock=clock, metrics=metrics)
+    """Creates an informer that reads and caches metadata only."""
+    return Informer(client, resource, where=evolve(where, metadata_only=True), store=Store(keep=head_of), clock=clock, metrics=metrics)
 
 
 def head_of(copy: Unknown) -> Unknown:
@@ -283,7 +283,7 @@ class WorkerCluster:
         client, clock = self.client, self._clock
 
         def of(namespace: str, *, indexes: Indexes | None = None) -> Informer[Unknown]:
-            where = Selection(namespace=namespace, labels=labels)
+            where = Selection(namespace=namespace, labels=labels, metadata_only=keep is head_of)
             return Informer(client, resource, where=where, store=Store(keep=keep, indexes=indexes), clock=clock)
 
         if self.mount.is_shared or not resource.namespaced:

@@ -17,7 +17,7 @@ from attrs import frozen
 from vkubelet.api.codec import ObjectList, WatchEvent, decode_json, decode_list, decode_object, encode_json
 from vkubelet.api.objects import Json, JsonView, Key, KubeObject, ObjectMeta, PodRef, Resource
 from vkubelet.client.connection import Connection
-from vkubelet.client.transport import Call, Transport, chunks
+from vkubelet.client.transport import JSON, Call, Transport, chunks
 from vkubelet.client.watch import watch, watch_params
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.errors import Expired, ServerError
@@ -40,14 +40,22 @@ _READS = frozenset({"GET", "HEAD"})
 
 @frozen
 class Selection:
-    """Selected objects of a resource: those of a namespace ("" = all), by label selector, by field selector."""
+    """Selected objects of a resource: those of a namespace ("" = all), by label selector, by field selector.
+
+    With `metadata_only` the API server sends no more of them than their metadata (PartialObjectMetadata).
+    """
 
     namespace: str = ""
     labels: str = ""
     fields: str = ""
+    metadata_only: bool = False
 
     def params(self) -> list[tuple[str, str]]:
         return [(key, value) for key, value in (("labelSelector", self.labels), ("fieldSelector", self.fields)) if value]
+
+    def accept(self, kind: str) -> str:
+        """Returns the media types of a response, whose objects have this kind where they are metadata only."""
+        return f"{JSON};as={kind};g=meta.k8s.io;v=v1,{JSON}" if self.metadata_only else JSON
 
 
 class Fence(Protocol):
@@ -226,6 +234,7 @@ class Client:
             resource.plural,
             (*where.params(), *watch_params(since, initial=initial)),
             compressed=False,
+            accept=where.accept("PartialObjectMetadata"),
         )
         return watch(self.transport, call, resource.head)
 
@@ -253,7 +262,8 @@ class Client:
             params.append(("limit", str(limit)))
         if token:
             params.append(("continue", token))
-        call = Call("GET", resource.path(where.namespace), f"list {resource}", "list", resource.plural, params, longest=LONGEST_PAGE)
+        path, attempt, accept = resource.path(where.namespace), f"list {resource}", where.accept("PartialObjectMetadataList")
+        call = Call("GET", path, attempt, "list", resource.plural, params, longest=LONGEST_PAGE, accept=accept)
         return decode_list(resource.head, await self._read(call))
 
     async def _change(self, resource: Resource[T], change: _Change, body: object, *, content_type: str = "application/json") -> T:

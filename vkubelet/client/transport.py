@@ -33,6 +33,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+JSON: Final = "application/json"
 LONGEST_ANSWER = 64 << 20
 """Bytes of a complete response, decompressed, unless its call sets another limit: an API server stores no object of a tenth of that."""
 OPENED_AT_ONCE: Final = 16
@@ -59,7 +60,8 @@ class Call:
     resource: str = ""
     params: Sequence[tuple[str, str]] = ()
     body: bytes | None = field(default=None, repr=False)
-    content_type: str = "application/json"
+    content_type: str = JSON
+    accept: str = JSON
     compressed: bool = True
     longest: int | None = None
     """Maximum bytes of the response where it is fetched completely; None: LONGEST_ANSWER."""
@@ -91,7 +93,7 @@ class Transport:
         self._writes = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
-        self._turns = Turns(clock.monotonic)
+        self._turns: Turns | None = None
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
@@ -140,7 +142,7 @@ class Transport:
         self._session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"User-Agent": f"vkubelet/{_version()}", "Accept": "application/json"},
+            headers={"User-Agent": f"vkubelet/{_version()}"},
         )
         return self
 
@@ -170,8 +172,14 @@ class Transport:
         """Fetches a complete response, within `timeout` seconds. Raises ApiError."""
         async with self.open(call, aiohttp.ClientTimeout(total=timeout, sock_connect=self.connection.timeouts.connect)) as response:
             body = await _complete(response, call)
-        await self._turns.take()
+        await self._take_turn(call)
         return body
+
+    async def _take_turn(self, call: Call) -> None:
+        """Waits for a turn of the event loop; Leases, whose delay makes nodes unready, are first."""
+        if self._turns is None:
+            self._turns = Turns.shared(self.clock.monotonic)
+        await self._turns.take(urgent=call.resource == "leases")
 
     @asynccontextmanager
     async def open(self, call: Call, timeout: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -196,13 +204,13 @@ class Transport:
         return await send(await self.outgoing(call.path, call.params))
 
     async def _send(self, call: Call, outgoing: Outgoing, *, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        await self._turns.take()
+        await self._take_turn(call)
         if call.allow is not None:
             call.allow()
         started = self.clock.monotonic()
         code = "error"
         try:
-            headers = {**outgoing.headers, "Accept-Encoding": "gzip" if call.compressed else "identity"}
+            headers = {**outgoing.headers, "Accept": call.accept, "Accept-Encoding": "gzip" if call.compressed else "identity"}
             if call.body is not None:
                 headers["Content-Type"] = call.content_type
             with unreachable(call.attempt, direct=not self.connection.proxy):

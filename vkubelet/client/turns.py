@@ -1,13 +1,14 @@
 """Bounds how long requests and responses are processed in one turn of the event loop.
 
 Invariant: a task passes only before a turn has lasted `LONGEST`, or as one of the first that waited for the next turn; those that wait pass
-in the order in which they came.
+in the order in which they came, urgent ones before all others.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Final
+from weakref import WeakKeyDictionary
 
 LONGEST: Final = 0.01
 """Seconds of a turn after which no further task passes in it."""
@@ -16,7 +17,7 @@ RELEASED: Final = 8
 
 
 class Turns:
-    """A gate of one event loop; `now` returns seconds.
+    """A gate of one event loop; `now` returns seconds. All clients of a loop share one: it is the sum of their turns that occupies it.
 
     Dozens of responses may arrive at the same time, and each is followed by a decision and another request: processed together they occupy
     the loop, and Leases and probes wait for all of them.
@@ -26,15 +27,23 @@ class Turns:
         self._now = now
         self._ends: float | None = None
         """Until when tasks pass; None before the first task of a turn."""
+        self._urgent: deque[asyncio.Future[None]] = deque()
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def take(self) -> None:
+    @classmethod
+    def shared(cls, now: Callable[[], float]) -> "Turns":
+        """Returns the gate of the running event loop; the first caller determines its clock."""
+        return _gates.setdefault(asyncio.get_running_loop(), cls(now))
+
+    async def take(self, *, urgent: bool = False) -> None:
         """Waits for a turn of the event loop that has time for this task."""
         if self._ends is None:
             self._begin()
-        elif self._waiting or self._now() >= self._ends:
+            return
+        queue = self._urgent if urgent else self._waiting
+        if self._urgent or queue or self._now() >= self._ends:
             place = asyncio.get_running_loop().create_future()
-            self._waiting.append(place)
+            queue.append(place)
             await place
 
     def _begin(self) -> None:
@@ -44,11 +53,14 @@ class Turns:
     def _next(self) -> None:
         self._ends = None
         released = 0
-        while self._waiting and released < RELEASED:
-            place = self._waiting.popleft()
+        while (queue := self._urgent or self._waiting) and released < RELEASED:
+            place = queue.popleft()
             # A task that was cancelled meanwhile takes no place.
             if not place.done():
                 place.set_result(None)
                 released += 1
         if released:
             self._begin()
+
+
+_gates: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()

@@ -45,7 +45,7 @@ _UNANSWERED_LIMIT = 10.0
 _FAILURES_UNTIL_WARNING = 3
 _DELETED_REMEMBERED, _DELETED_SECONDS = 10_000, 300.0
 """UIDs, and seconds: far more than a call may take that returns an object as it was before its deletion."""
-_YIELD_EVERY = 20
+_YIELD_EVERY = 10
 """Objects, each of which may cost its handlers some tenths of a millisecond."""
 
 _only_pages: WeakSet[Transport] = WeakSet()

@@ -121,6 +121,22 @@ async def test_object_that_leaves_the_selection_is_gone_for_the_handlers(client:
         assert not changes[1].suspected
 
 
+async def test_no_more_than_metadata_is_sent_where_that_is_all_that_is_wanted(client: Client, namespace: str) -> None:
+    await make(client, namespace, "a", value="one")
+    where = attrs.evolve(mine(namespace), metadata_only=True)
+    assert ["data" in each.body for each in (await client.list(CONFIGMAPS, where)).items] == [False]
+    informer = Informer(client, CONFIGMAPS, where=where)
+    changes = recorded(informer)
+    async with running(informer):
+        await synced(informer)
+        changed = await client.patch(CONFIGMAPS, Key(namespace, "a"), {"data": {"value": "two"}})
+        await eventually(lambda: len(changes) == 2, "the change")
+    for change in changes:
+        assert change.new is not None and change.new.metadata.labels == {"mine": "yes"}
+        assert "data" not in change.new.body
+    assert changes[1].new is not None and changes[1].new.metadata.resource_version == changed.metadata.resource_version
+
+
 @pytest.fixture(params=[(), ("--feature-gates=WatchList=false",)], ids=["initial events", "paged list"])
 async def own(request: pytest.FixtureRequest, cluster_site: Site) -> AsyncIterator[ControlPlane]:
     """A cluster whose API server the test may stop."""

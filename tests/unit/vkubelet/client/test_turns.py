@@ -21,16 +21,18 @@ class Passing:
             self.turn += 1
             await asyncio.sleep(0)
 
-    async def _work(self, number: int, times: int) -> None:
+    async def _work(self, number: int, times: int, urgent: bool) -> None:
         for _ in range(times):
-            await self.turns.take()
+            await self.turns.take(urgent=urgent)
             self.order.append((self.turn, number))
             self.now += self.seconds
 
-    async def run(self, *, tasks: int, times: int = 1, cancelled: frozenset[int] = frozenset()) -> None:
+    async def run(
+        self, *, tasks: int, times: int = 1, cancelled: frozenset[int] = frozenset(), urgent: frozenset[int] = frozenset()
+    ) -> None:
         async with asyncio.TaskGroup() as group:
             counting = group.create_task(self._count())
-            working = [group.create_task(self._work(number, times)) for number in range(tasks)]
+            working = [group.create_task(self._work(number, times, number in urgent)) for number in range(tasks)]
             await asyncio.sleep(0)
             for number in cancelled:
                 working[number].cancel()
@@ -68,6 +70,12 @@ async def test_tasks_pass_in_the_order_in_which_they_came() -> None:
     assert [number for _, number in passing.order] == [*range(20)]
 
 
+async def test_urgent_tasks_pass_before_those_that_wait() -> None:
+    passing = Passing(LONGEST)
+    await passing.run(tasks=20, urgent=frozenset((17, 19)))
+    assert [number for _, number in passing.order] == [0, 17, 19, *range(1, 17), 18]
+
+
 async def test_cancelled_tasks_take_no_place() -> None:
     passing = Passing(LONGEST)
     await passing.run(tasks=20, cancelled=frozenset(range(1, 12)))
@@ -85,3 +93,7 @@ async def test_a_task_passes_at_once_after_the_others() -> None:
         raise AssertionError("the task waits although the turn has time")
     except StopIteration:
         pass
+
+
+async def test_all_clients_of_a_loop_share_one_gate() -> None:
+    assert Turns.shared(lambda: 0.0) is Turns.shared(lambda: 1.0)
