@@ -49,7 +49,7 @@ class Part:
 
 @frozen
 class Span:
-    """Amounts that were lent from `start` to `end`; negative ones correct what was counted before."""
+    """Amounts lent between two times; negative ones correct what was counted before."""
 
     amounts: Resources
     start: datetime
@@ -57,7 +57,7 @@ class Span:
 
 
 def between(amounts: Resources, start: datetime, end: datetime) -> Sequence[Span]:
-    """Returns the span of a time; of negated amounts when `end` is the earlier one, none when it is empty."""
+    """Returns the span between two times; of negated amounts when the second is earlier, none when both are equal."""
     if start == end or not amounts:
         return ()
     return (Span(amounts, start, end) if start < end else Span({name: -amount for name, amount in amounts.items()}, end, start),)
@@ -183,7 +183,7 @@ def _add(sums: Sums, cell: Cell, lent: Resources) -> None:
 
 
 def _by_hour(start: datetime, end: datetime, oldest: datetime) -> Iterator[tuple[datetime | None, datetime, datetime]]:
-    """Yields each hour of a time with the start and the end of its share; None for all hours before the oldest."""
+    """Yields each hour between two times with the limits of its share; None for all hours before the oldest."""
     if start < oldest:
         yield None, start, min(end, oldest)
         start = oldest

@@ -181,7 +181,7 @@ class LedgerKeeper:
             account.count(place, now)
         account.complete(now)
         if changed:
-            # Until now it was counted by the policies as they were.
+            # Until now it was counted by the earlier policies.
             self._own, self._policies_due = list(self._policies.current), False
             self._matching.clear()
         async for _ in in_batches(self._clock, self._summaries.steps(account.ledger, now=now), size=1):
@@ -193,7 +193,7 @@ class LedgerKeeper:
         if change.new is not None:
             return
         if self._account is not None:
-            # By the policies that decided about it, which are forgotten with it.
+            # By the policies that decided about it, which are dropped with it.
             for place in self._account.places:
                 if place.node == change.key.name:
                     self._account.count(place, self._clock.now())
