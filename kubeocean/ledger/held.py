@@ -174,6 +174,11 @@ class Account:
         """Whether any pod holds something now."""
         return any(rate.amounts for rate in self._rates.values())
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether a change was observed since the last count."""
+        return any(rate.spans for rate in self._rates.values())
+
     def _start(self, uid: str, pod: Held, at: datetime) -> bool:
         if pod.end is None and pod.start > at:
             self._later[uid] = pod

@@ -79,6 +79,7 @@ class LedgerKeeper:
         self._shown: dict[tuple[str, str], Resources] = {}
         now = scope.host.clock.monotonic()
         self._counted_at = -math.inf
+        self._counting = False
         self._policies_due = False
         self._unsaved_since: float | None = None
         self._saved_at = self._not_before = now
@@ -97,8 +98,9 @@ class LedgerKeeper:
             await self._clock.sleep(_AFTER_AN_ERROR)
         while True:
             await self._clock.sleep(_TICK)
-            await self._count()
-            if self._is_due():
+            due = self._is_due()
+            await self._count(at_once=due)
+            if due:
                 await self._save()
 
     def summary(self, policy: str) -> Json | None:
@@ -167,18 +169,21 @@ class LedgerKeeper:
 
     def _count_few(self, account: Account) -> None:
         """Counts everything until now if that takes one short turn; else readers get the last count, which is seconds old."""
-        if len(account.places) <= _PLACES:
+        if len(account.places) <= _PLACES and not self._counting:
             account.advance(self._present())
 
-    async def _count(self) -> None:
+    async def _count(self, *, at_once: bool) -> None:
         """Counts everything until now, at most every few seconds, in turns that delay no Lease: a thousand nodes are many places."""
         account, now, changed = self._account, self._present(), self._policies_due
         recent = self._clock.monotonic() < self._counted_at + _COUNTED_EVERY
-        if account is None or recent and not changed and not self._is_due():
+        if account is None or recent and not changed and not at_once:
             return
-        self._counted_at = self._clock.monotonic()
-        async for place in in_batches(self._clock, account.places, size=_AT_ONCE):
-            account.count(place, now)
+        self._counted_at, self._counting = self._clock.monotonic(), True
+        try:
+            async for place in in_batches(self._clock, account.places, size=_AT_ONCE):
+                account.count(place, now)
+        finally:
+            self._counting = False
         account.complete(now)
         if changed:
             # Until now it was counted by the earlier policies.
@@ -196,7 +201,7 @@ class LedgerKeeper:
             # By the policies that decided about it, which are dropped with it.
             for place in self._account.places:
                 if place.node == change.key.name:
-                    self._account.count(place, self._clock.now())
+                    self._account.count(place, self._present())
         self._matching.pop(change.key.name, None)
 
     def _policies_changed(self) -> None:
@@ -283,7 +288,8 @@ class LedgerKeeper:
     async def _save(self) -> None:
         account, now = self._account, self._clock.monotonic()
         assert account is not None, "a ledger is stored after it was loaded"
-        unsaved, self._unsaved_since = self._unsaved_since, None
+        # What changed after the last count is not stored by this write.
+        unsaved, self._unsaved_since = self._unsaved_since, now if account.is_pending else None
         self._saved_at = now
         self._written.append(now)
         try:

@@ -250,10 +250,10 @@ class Client:
         async with self.transport.streaming(), self.transport.open(call, timeout) as response:
             yield chunks(response, call.attempt)
 
-    async def request(self, method: str, path: str, *, params: Params = (), body: object = None) -> bytes:
+    async def request(self, method: str, path: str, *, params: Params = (), body: object = None, accept: str = JSON) -> bytes:
         """Sends any other request, such as GET /version; returns the response as bytes."""
         data = None if body is None else encode_json(body)
-        call = Call(method, path, f"{method.lower()} {path}", method.lower(), params=params, body=data)
+        call = Call(method, path, f"{method.lower()} {path}", method.lower(), params=params, body=data, accept=accept)
         return await (self._read(call) if method in _READS else self._write(call))
 
     async def _page(self, resource: Resource[T], where: Selection, *, token: str, limit: int) -> ObjectList[T]:

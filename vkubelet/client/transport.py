@@ -176,10 +176,10 @@ class Transport:
         return body
 
     async def _take_turn(self, call: Call) -> None:
-        """Waits for a turn of the event loop; Leases, whose delay makes nodes unready, are first."""
+        """Waits for a turn of the event loop; Leases and probes, whose delay makes nodes unready, are first."""
         if self._turns is None:
             self._turns = Turns.shared(self.clock.monotonic)
-        await self._turns.take(urgent=call.resource == "leases")
+        await self._turns.take(urgent=call.resource == "leases" or call.path == "/readyz")
 
     @asynccontextmanager
     async def open(self, call: Call, timeout: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientResponse]:

@@ -1,7 +1,7 @@
 """Bounds how long requests and responses are processed in one turn of the event loop.
 
 Invariant: a task passes only before a turn has lasted `LONGEST`, or as one of the first that waited for the next turn; those that wait pass
-in the order in which they came, urgent ones before all others.
+in the order in which they came, urgent ones before most others.
 """
 
 import asyncio
@@ -52,15 +52,21 @@ class Turns:
 
     def _next(self) -> None:
         self._ends = None
+        # One place at least is left to those that are not urgent.
+        released = self._release(self._urgent, RELEASED - 1 if self._waiting else RELEASED)
+        released += self._release(self._waiting, RELEASED - released)
+        if released:
+            self._begin()
+
+    def _release(self, queue: deque[asyncio.Future[None]], most: int) -> int:
         released = 0
-        while (queue := self._urgent or self._waiting) and released < RELEASED:
+        while queue and released < most:
             place = queue.popleft()
             # A task that was cancelled meanwhile takes no place.
             if not place.done():
                 place.set_result(None)
                 released += 1
-        if released:
-            self._begin()
+        return released
 
 
 _gates: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()

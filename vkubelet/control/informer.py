@@ -365,6 +365,8 @@ class Informer(Generic[T]):
                 admitted = self.store.admit(obj)
                 if admitted is not None:
                     listed[obj.key] = admitted
+        # The store keeps less of an object than this.
+        self._adopted = {}
         return listed
 
     def _put(self, obj: T) -> None:

@@ -50,7 +50,8 @@ def report(client: Client, resource: Resource[T]) -> None:
 async def newest(client: Client, resource: Resource[T], where: Selection) -> str:
     """Returns the current resourceVersion, by a small list that is read from etcd, and so shows too that the server responds."""
     path, params = resource.path(where.namespace), [*where.params(), ("limit", "1")]
-    return decode_list(Unknown, await client.request("GET", path, params=params)).resource_version
+    answer = await client.request("GET", path, params=params, accept=where.accept("PartialObjectMetadataList"))
+    return decode_list(Unknown, answer).resource_version
 
 
 def is_earlier(this: str, that: str) -> bool:

@@ -231,3 +231,36 @@ async def test_no_amount_of_the_metric_decreases() -> None:
         assert made.keeper.lent()()[place] == before
         await world.clock.advance(5)
     assert world.cpu == 100
+
+
+async def test_a_node_that_vanished_in_an_outage_counts_by_its_policy_until_the_last_contact() -> None:
+    world = World()
+    async with process(world) as made:
+        made.see("one")
+        await world.clock.advance(100)
+        made.scope.reach.record(world.clock.monotonic(), Outcome.SILENT, "silent")
+        await world.clock.advance(7200)
+        nodes = made.scope.worker.nodes
+        nodes._begin_list()
+        await nodes._replace("1000")
+        world.pods.clear()
+        await _relist(made)
+        made.scope.reach.record(world.clock.monotonic(), Outcome.SERVED)
+        await world.clock.advance(60)
+        account = made.keeper._account
+        assert account is not None
+        sums = {cell.policy: lent["cpu"].nanos / 1e9 for cell, lent in account.ledger.total.items()}
+    assert abs(sums["all"] - 100) <= 1 and not sums.get("")
+
+
+async def test_a_change_after_the_count_of_a_write_is_written_by_the_next() -> None:
+    world = World()
+    async with process(world) as made:
+        made.see("one")
+        await world.clock.advance(650)
+        await made.keeper._count(at_once=True)
+        made.see("two", bound=world.clock.now() - timedelta(seconds=5))
+        await made.keeper._save()
+        written = len(world.times)
+        await world.clock.advance(100)
+        assert len(world.times) > written

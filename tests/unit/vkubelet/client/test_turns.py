@@ -76,6 +76,13 @@ async def test_urgent_tasks_pass_before_those_that_wait() -> None:
     assert [number for _, number in passing.order] == [0, 17, 19, *range(1, 17), 18]
 
 
+async def test_urgent_tasks_leave_a_place_in_each_turn_to_others() -> None:
+    passing = Passing(LONGEST)
+    await passing.run(tasks=40, urgent=frozenset(range(10, 40)))
+    second = [number for turn, number in passing.order if turn == passing.order[1][0]]
+    assert second == [*range(10, 10 + RELEASED - 1), 1]
+
+
 async def test_cancelled_tasks_take_no_place() -> None:
     passing = Passing(LONGEST)
     await passing.run(tasks=20, cancelled=frozenset(range(1, 12)))
