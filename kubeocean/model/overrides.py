@@ -97,6 +97,11 @@ class Overrides:
         """Returns the image that the worker is to pull for this image of the user."""
         return next((new for rewrite in self.rewrites if (new := rewrite.apply(image)) is not None), image)
 
+    @property
+    def patched_labels(self) -> frozenset[str]:
+        """Labels that the patch sets or removes."""
+        return frozenset(_inner(_inner(self.patch, "metadata"), "labels"))
+
     def finish(self, body: JsonView) -> Json:
         """Adds pull Secrets and patch to the physical pod; images are rewritten where containers are translated."""
         spec: Json = dict(body["spec"])

@@ -6,13 +6,17 @@ are not complete, or refused, delete nothing. Keys are hub namespaces; calls for
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from kubeocean.copies.bodies import copy_of, missing_marks
 from kubeocean.mirrors.engine import BY_NAMESPACE, COALESCED, priority_of, refusals
+from kubeocean.mirrors.entrance import Entrance
 from kubeocean.model import keys
+from kubeocean.model.overrides import patched_keys
 from kubeocean.model.ownership import Ownership, classify
+from kubeocean.networkpolicies.concerns import concerns, terms_for, terms_of
 from kubeocean.networkpolicies.desired import Desired, desired, within_alone
 from kubeocean.networkpolicies.report import mirroring
 from kubeocean.networkpolicies.translate import Spaces
@@ -20,7 +24,8 @@ from kubeocean.scope import WorkerScope
 from kubeocean.worker.cluster import BY_VIRTUAL_NAMESPACE, REFUSED
 from kubeocean.worker.spread import SpreadInformer
 from vkubelet.api.codec import encode_json
-from vkubelet.api.objects import NAMESPACES, NETWORKPOLICIES, Json, Key, Unknown
+from vkubelet.api.names import SYSTEM_NAMESPACE
+from vkubelet.api.objects import NAMESPACES, NETWORKPOLICIES, Json, Key, Pod, Unknown
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.store import Store
@@ -31,11 +36,14 @@ from vkubelet.logformat import bind
 log = logging.getLogger(__name__)
 
 _BY_SPACE: Final = "space"
+_BY_TERM: Final = "term"
 _NOT_LISTED: Final = 0.5
 _RECHECK_AFTER: Final = 60.0
 """Seconds until a policy that the worker does not accept is tried again."""
-_FIRST_WAIT: Final = 5.0
-"""Seconds that a pod waits for the policies of its namespace, before it is tried again; and until rights of the hub are checked again."""
+_RIGHTS_CHECKED_AFTER: Final = 5.0
+"""Seconds until rights of the hub are checked again."""
+_UNDER_WAY: Final = 60.0
+"""Seconds for which a pod may still be created by a patch that was replaced."""
 _REPORTED_EVERY: Final = 1.0
 
 
@@ -47,7 +55,7 @@ class NetworkPolicyMirror:
         self._scope = scope
         self._worker = worker
         self._mount = worker.mount
-        policies: Store[Unknown] = Store(indexes={BY_NAMESPACE: lambda each: [each.metadata.namespace]})
+        policies: Store[Unknown] = Store(indexes={BY_NAMESPACE: lambda each: [each.metadata.namespace], _BY_TERM: terms_of})
         self.policies: Informer[Unknown] = Informer(host.client, NETWORKPOLICIES, store=policies, clock=host.clock, metrics=host.metrics)
         spaces: Store[Unknown] = Store(indexes={_BY_SPACE: lambda each: [self._mount.namespace_of(each.metadata.name)]}, keep=_kept)
         self.namespaces: Informer[Unknown] = Informer(host.client, NAMESPACES, store=spaces, clock=host.clock, metrics=host.metrics)
@@ -56,9 +64,10 @@ class NetworkPolicyMirror:
         self._running: set[str] = set()
         self._done: set[str] = set()
         self._withdrawn = False
-        self._progress = asyncio.Event()
+        self._entrance = Entrance(is_behind=self._is_behind, is_refused=self._is_refused)
         self._problems: dict[str, tuple[str, ...]] = {}
         self.controller: Controller[str] = Controller("networkpolicies", self.reconcile, workers=4, clock=host.clock, metrics=host.metrics)
+        self._patched = PatchedLabels(scope, changed=self._add_all)
         self.policies.on_change(lambda change: self._add(change.key.namespace, priority=priority_of(change)))
         self.namespaces.on_change(self._namespace_changed)
         worker.namespaces.on_change(self._space_changed)
@@ -83,26 +92,20 @@ class NetworkPolicyMirror:
             return
         if not any(namespace in each for each in (self._done, self._pending, self._running)):
             self._add(namespace)
-        try:
-            async with asyncio.timeout(_FIRST_WAIT):
-                while self._is_behind(namespace):
-                    self._progress.clear()
-                    await self._progress.wait()
-        except TimeoutError:
-            if not self._is_refused(namespace):
-                text = f"the NetworkPolicies of namespace {namespace} do not apply in the worker cluster yet"
-                raise Unavailable(text, retry_after=_NOT_LISTED) from None
+        if not await self._entrance.passed(namespace):
+            text = f"the NetworkPolicies of namespace {namespace} do not apply in the worker cluster yet"
+            raise Unavailable(text, retry_after=_NOT_LISTED)
 
     def binding_changed(self) -> None:
         """Reconciles every namespace: the labels of pods in the worker may be others."""
-        for space in self._worker.namespaces.store:
-            self._add_space(space.metadata.name)
+        self._patched.binding_changed()
+        self._add_all()
 
     def withdraw(self, *, withdrawn: bool) -> None:
         """Deletes the policies of namespaces without pods, as another mapping waits for that; or creates them again."""
         if withdrawn != self._withdrawn:
             self._withdrawn = withdrawn
-            self.binding_changed()
+            self._add_all()
 
     async def reconcile(self, namespace: str) -> float | None:
         """Creates, updates and deletes the policies of one hub namespace; returns the seconds until the next check."""
@@ -112,7 +115,9 @@ class NetworkPolicyMirror:
                 self._drop(namespace)
                 return None
             part = self._part(namespace)
-            if part is None or not part.ever_synced or not (self._is_listed() or self._refusals()):
+            # Pods record which labels a patch of the binding has changed.
+            followed = (self._worker.namespaces, self._worker.pods)
+            if part is None or not all(each.ever_synced for each in (part, *followed)) or not (self._is_listed() or self._refusals()):
                 return _NOT_LISTED
             # Until the policies that this round writes are in the worker, a pod would start without them.
             self._done.discard(namespace)
@@ -130,7 +135,7 @@ class NetworkPolicyMirror:
                     self._pending.add(namespace)
             if namespace not in self._pending:
                 self._done.add(namespace)
-            self._progress.set()
+            self._entrance.notify()
             return wait
 
     # --- scope ---
@@ -138,9 +143,7 @@ class NetworkPolicyMirror:
     def _prepared(self, namespace: str) -> Unknown | None:
         """Returns the worker namespace of a hub namespace, if it may be used."""
         found = self._worker.namespaces.store.get(Key("", self._mount.namespace_of(namespace)))
-        if found is None or found.metadata.deletion_timestamp:
-            return None
-        return found if found.metadata.annotations.get(keys.VIRTUAL_NAMESPACE, namespace) == namespace else None
+        return found if _is_usable(found, namespace) else None
 
     def _part(self, namespace: str) -> Informer[Unknown] | None:
         policies = self._worker.networkpolicies
@@ -168,11 +171,9 @@ class NetworkPolicyMirror:
         return self._worker.pods.store.has(BY_VIRTUAL_NAMESPACE, namespace)
 
     def _spaces(self) -> Spaces:
-        binding = self._scope.binding.current
-        metadata = (binding.overrides.patch.get("metadata") if binding is not None else None) or {}
         found = {each.metadata.name: each.metadata.labels for each in self.namespaces.store}
         prepared = frozenset(name for name in found if self._prepared(name) is not None)
-        return Spaces(mount=self._mount, labels=found, prepared=prepared, patched=frozenset(metadata.get("labels") or ()))
+        return Spaces(mount=self._mount, labels=found, prepared=prepared, patched=self._patched.known())
 
     # --- writes ---
 
@@ -200,10 +201,12 @@ class NetworkPolicyMirror:
         self._problems[namespace] = tuple(problems)
         wait = _RECHECK_AFTER if len(problems) > len(wanted.problems) else None
         if not is_listed:
-            wait = _FIRST_WAIT
+            wait = _RIGHTS_CHECKED_AFTER
         elif not proven:
             wait = _NOT_LISTED
-        return _NOT_LISTED if in_scope and (self._scope.binding.ending or self._withdrawn) else wait
+        if in_scope and (self._scope.binding.ending or self._withdrawn):
+            return _NOT_LISTED
+        return min((each for each in (wait, self._patched.left()) if each is not None), default=None)
 
     async def _write(self, body: Json) -> list[str]:
         """Creates or replaces a policy; returns why that is not possible."""
@@ -265,6 +268,7 @@ class NetworkPolicyMirror:
         self._pending.discard(namespace)
         self._done.discard(namespace)
         self._problems.pop(namespace, None)
+        self._entrance.drop(namespace)
 
     # --- events ---
 
@@ -273,6 +277,10 @@ class NetworkPolicyMirror:
             return
         self._pending.add(namespace)
         self.controller.add(namespace, after=after, priority=priority)
+
+    def _add_all(self) -> None:
+        for space in self._worker.namespaces.store:
+            self._add_space(space.metadata.name)
 
     def _add_space(self, space: str, *, priority: Priority = Priority.HIGH) -> None:
         """Reconciles the hub namespace of a worker namespace."""
@@ -286,19 +294,27 @@ class NetworkPolicyMirror:
         yield from {*found, *([named] if named else [])}
 
     def _namespace_changed(self, change: Change[Unknown]) -> None:
-        self._add(change.key.name, priority=priority_of(change))
-        if change.old is None or change.new is None or change.old.metadata.labels != change.new.metadata.labels:
-            self._peers_changed(change)
+        name = change.key.name
+        self._add(name, priority=priority_of(change))
+        labels = [each.metadata.labels for each in (change.old, change.new) if each is not None]
+        # Peers are the pods of other namespaces of the worker, and the DNS of the hub.
+        if (len(labels) == 1 or labels[0] != labels[1]) and (self._prepared(name) is not None or name == SYSTEM_NAMESPACE):
+            self._peers_changed(change, *labels)
 
     def _space_changed(self, change: Change[Unknown]) -> None:
         self._add_space(change.key.name, priority=priority_of(change))
-        self._peers_changed(change)
+        for each in self.namespaces.store.by_index(_BY_SPACE, change.key.name):
+            if _is_usable(change.old, each.metadata.name) != _is_usable(change.new, each.metadata.name):
+                self._peers_changed(change, each.metadata.labels)
 
-    def _peers_changed(self, change: Change[Unknown]) -> None:
-        """Reconciles the namespaces with policies: their selectors may choose other namespaces. The first lists need no further one."""
-        if not change.initial:
-            for namespace in self.policies.store.index_values(BY_NAMESPACE):
-                self._add(namespace, after=COALESCED)
+    def _peers_changed(self, change: Change[Unknown], *labels: Mapping[str, str]) -> None:
+        """Reconciles the namespaces with policies that may select one with these labels. The first lists need no further one."""
+        if change.initial:
+            return
+        found = {each.key: each for one in labels for term in terms_for(one) for each in self.policies.store.by_index(_BY_TERM, term)}
+        for policy in found.values():
+            if any(concerns(policy, each) for each in labels):
+                self._add(policy.metadata.namespace, after=COALESCED)
 
     def _mirror_changed(self, change: Change[Unknown]) -> None:
         for namespace in self._namespaces_of(change.key.namespace):
@@ -325,6 +341,65 @@ class NetworkPolicyMirror:
                 mount=self._mount,
             )
             self._scope.binding.set_network_policies(state)
+
+
+class PatchedLabels:
+    """Labels that pods in the worker may not have as in the hub: a patch of the binding changes them, or did when a pod was created.
+
+    `changed()` is called when pods record other ones than before.
+    """
+
+    def __init__(self, scope: WorkerScope, *, changed: Callable[[], None]) -> None:
+        self._binding = scope.binding
+        self._clock = scope.host.clock
+        self._changed = changed
+        self._recorded: Counter[str] = Counter()
+        self._current = self._by_patch()
+        self._until: dict[str, float] = {}
+        """When no pod can be created any more by a patch that was replaced; by label."""
+        if not scope.worker.mount.is_shared:
+            scope.worker.pods.on_change(self._pod_changed)
+
+    def binding_changed(self) -> None:
+        """Keeps the labels of a patch that was replaced: pods are under way that were computed with it."""
+        before, self._current = self._current, self._by_patch()
+        self._until |= dict.fromkeys(before - self._current, self._clock.monotonic() + _UNDER_WAY)
+
+    def known(self) -> frozenset[str]:
+        """Returns the labels."""
+        return self._by_patch() | self._recorded.keys() | self._replaced().keys()
+
+    def left(self) -> float | None:
+        """Returns the seconds until `known` may be less; None without a patch that was replaced."""
+        until = min(self._replaced().values(), default=None)
+        return until - self._clock.monotonic() if until is not None else None
+
+    def _replaced(self) -> dict[str, float]:
+        now = self._clock.monotonic()
+        self._until = {key: until for key, until in self._until.items() if until > now}
+        return self._until
+
+    def _by_patch(self) -> frozenset[str]:
+        binding = self._binding.current
+        return binding.overrides.patched_labels if binding is not None else frozenset()
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        old, new = (patched_keys(each.metadata, "labels") if each is not None else frozenset() for each in (change.old, change.new))
+        if old == new:
+            return
+        before = set(self._recorded)
+        self._recorded.update(new)
+        self._recorded.subtract(old)
+        self._recorded = +self._recorded
+        if self._recorded.keys() != before:
+            self._changed()
+
+
+def _is_usable(space: Unknown | None, namespace: str) -> bool:
+    """Checks that a worker namespace is that of a hub namespace, and is not being deleted."""
+    if space is None or space.metadata.deletion_timestamp:
+        return False
+    return space.metadata.annotations.get(keys.VIRTUAL_NAMESPACE, namespace) == namespace
 
 
 def _differs(live: Unknown, wanted: Json) -> bool:

@@ -22,7 +22,7 @@ from vkubelet.api.selectors import match_label_selector
 
 INGRESS: Final = "Ingress"
 EGRESS: Final = "Egress"
-_SIDES: Final = {INGRESS: "from", EGRESS: "to"}
+SIDES: Final = {INGRESS: "from", EGRESS: "to"}
 _SPEC: Final = frozenset({"podSelector", "policyTypes", "ingress", "egress"})
 _PEER: Final = frozenset({"podSelector", "namespaceSelector", "ipBlock"})
 _BLOCK: Final = frozenset({"cidr", "except"})
@@ -44,7 +44,7 @@ class Spaces:
     labels: Mapping[str, Mapping[str, str]]
     prepared: Collection[str]
     patched: Collection[str] = ()
-    """Labels that the binding's patch sets or removes on pods in the worker."""
+    """Labels that a patch of the binding sets or removes on pods in the worker, or did when one of them was created."""
     _chosen: dict[str, list[str]] = field(factory=dict, init=False, repr=False, eq=False)
 
     def chosen_by(self, selector: JsonView) -> Sequence[str]:
@@ -53,6 +53,13 @@ class Spaces:
         if key not in self._chosen:
             self._chosen[key] = [name for name, labels in self.labels.items() if match_label_selector(selector, labels)]
         return self._chosen[key]
+
+
+def cost_of(selector: JsonView) -> int:
+    """Returns as how many peers a namespaceSelector counts."""
+    expressions = selector.get("matchExpressions") or ()
+    terms = len(selector.get("matchLabels") or ()) + sum(1 + len(each.get("values") or ()) for each in expressions)
+    return 1 + terms // _TERMS_PER_PEER
 
 
 @define
@@ -65,9 +72,7 @@ class Budget:
 
     def covers(self, selector: JsonView, policy: Key) -> bool:
         """Checks that a peer may be compared with all namespaces, and counts it."""
-        expressions = selector.get("matchExpressions") or ()
-        terms = len(selector.get("matchLabels") or ()) + sum(1 + len(each.get("values") or ()) for each in expressions)
-        cost = 1 + terms // _TERMS_PER_PEER
+        cost = cost_of(selector)
         if cost > self.left:
             self.left_out.add(str(policy))
             return False
@@ -123,7 +128,7 @@ class _Reader:
 
     def _rules(self, spec: JsonView, kind: str) -> list[Json]:
         name = kind.lower()
-        found = (self._rule(rule, _SIDES[kind], f"spec.{name}[{at}]") for at, rule in enumerate(spec.get(name) or ()))
+        found = (self._rule(rule, SIDES[kind], f"spec.{name}[{at}]") for at, rule in enumerate(spec.get(name) or ()))
         return [rule for rule in found if rule is not None]
 
     def _rule(self, rule: JsonView, side: str, path: str) -> Json | None:
@@ -164,7 +169,7 @@ class _Reader:
             tenants["matchExpressions"] = [{"key": NAMESPACE_NAME, "operator": "In", "values": names}]
         if names or is_empty(chosen):
             out.append({"namespaceSelector": tenants, "podSelector": self._of_binding(selector)})
-        if side == _SIDES[EGRESS] and SYSTEM_NAMESPACE in found and match_label_selector(selector, _DNS):
+        if side == SIDES[EGRESS] and SYSTEM_NAMESPACE in found and match_label_selector(selector, _DNS):
             system = {"matchLabels": {NAMESPACE_NAME: SYSTEM_NAMESPACE}}
             out.append({"namespaceSelector": system, "podSelector": {"matchLabels": dict(_DNS)}})
         return out

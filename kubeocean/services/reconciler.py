@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from kubeocean.mirrors.engine import BY_NAMESPACE, COALESCED, Mirrors, priority_of, refusals
+from kubeocean.mirrors.entrance import Entrance
 from kubeocean.mirrors.namespaces import MirroredNamespaces
 from kubeocean.scope import WorkerScope
 from kubeocean.services import mirror as forms
@@ -25,8 +26,6 @@ from vkubelet.errors import Invalid
 log = logging.getLogger(__name__)
 
 _BY_SERVICE: Final = "service"
-_FIRST_WAIT: Final = 5.0
-"""Seconds that the first pod of a namespace waits for the mirrors of its Services."""
 _REPORTED_EVERY: Final = 1.0
 
 
@@ -48,7 +47,7 @@ class ServiceMirror(Mirrors[forms.Mirror]):
         self.slices: Informer[Unknown] = Informer(host.client, ENDPOINTSLICES, store=store, clock=host.clock, metrics=host.metrics)
         self._done: set[Key] = set()
         """Services that were reconciled since their namespace is in scope."""
-        self._progress = asyncio.Event()
+        self._entrance = Entrance(is_behind=self._is_behind, is_refused=self._is_refused)
         super().__init__("Services", scope, services, namespaces=namespaces, prepare=prepare)
         self.slices.on_change(self._slice_changed)
         for mirrors in (self._worker.services, self._worker.endpointslices):
@@ -66,12 +65,7 @@ class ServiceMirror(Mirrors[forms.Mirror]):
         """Notes a pod that is about to be created, and waits a few seconds for the mirrors of the Services of its namespace."""
         namespace = pod.metadata.namespace
         self._namespaces.entering(pod)
-        try:
-            async with asyncio.timeout(_FIRST_WAIT):
-                while self._is_behind(namespace):
-                    self._progress.clear()
-                    await self._progress.wait()
-        except TimeoutError:
+        if not await self._entrance.passed(namespace):
             log.debug("the Services of namespace %s are not mirrored yet", namespace)
 
     def binding_changed(self) -> None:
@@ -114,9 +108,12 @@ class ServiceMirror(Mirrors[forms.Mirror]):
             return True
         return any(each.key not in self._done for each in self._originals.store.by_index(BY_NAMESPACE, namespace))
 
+    def _is_refused(self, namespace: str) -> bool:
+        return any(isinstance(each.last_error, REFUSED) for each in self._lists_for(namespace) if not each.ever_synced)
+
     def _reconciled(self, key: Key, *, exists: bool) -> None:
         self._done.add(key) if exists else self._done.discard(key)
-        self._progress.set()
+        self._entrance.notify()
 
     # --- writes ---
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -199,6 +200,17 @@ async def test_pod_does_not_wait_for_mirrors_that_a_cluster_refuses(scene: Scene
     scene.cluster.services.last_error = Forbidden("list services", "forbidden", status=403)
     assert not scene.mirror._is_behind("shop")
     await scene.mirror.entering(pod(namespace="shop"))
+
+
+async def test_pods_of_a_tenant_without_rights_do_not_wait_one_after_the_other(spread: Scene) -> None:
+    spread.serve(service())
+    for part in spread.cluster.mirrors_of("shop"):
+        part.ever_synced, part.last_error = False, Forbidden("list services", "forbidden", status=403)
+    spread.mirror._entrance._wait = 0.01
+    await spread.mirror.entering(pod(namespace="shop"))
+    spread.mirror._entrance._wait = 60.0
+    async with asyncio.timeout(1):
+        await spread.mirror.entering(pod(namespace="shop"))
 
 
 @pytest.fixture
