@@ -6,7 +6,7 @@ Invariant: equal health renders no patch; a message names the invalid field and 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from vkubelet.api.objects import Json, JsonView, get_condition, set_condition
 from vkubelet.clock import rfc3339
@@ -29,10 +29,16 @@ POD_NETWORK_ROUTED = "PodNetworkRouted"
 RIGHTS_MISSING = "RightsMissing"
 RIGHTS_REVOKED = "RightsRevoked"
 """Reason when rights are missing that were once granted: mirrors may exist."""
+NOT_LISTED = "NotListed"
+NOT_FOLLOWED = "NotFollowed"
+"""Reason when lists fail that did not once: mirrors may exist."""
+_WITH_MIRRORS = {RIGHTS_MISSING: RIGHTS_REVOKED, NOT_LISTED: NOT_FOLLOWED}
+"""Reasons that prove no mirrors, and those that replace them where there may be some."""
 TERMINATING = "Terminating"
 
 _LONGEST = 32_768
 """Characters of a message that the CustomResourceDefinition permits; with more of them no status at all would be accepted."""
+LISTED_REMEDY = "requests are repeated; check the API server that fails, and its etcd and webhooks"
 NO_ANSWER = "the worker cluster does not respond; check its API server and the network to it"
 
 
@@ -53,6 +59,15 @@ class Observation:
     holds: bool
     reason: str
     message: str
+
+
+@frozen
+class Lists:
+    """Errors of lists that mirrors need, which a cluster refuses or which fail; `has_mirrors`: there may be mirrors nevertheless."""
+
+    refused: str = ""
+    failing: str = ""
+    has_mirrors: bool = False
 
 
 @frozen(kw_only=True)
@@ -126,15 +141,28 @@ def _mirrored(kind: str, state: Observation | None, health: Health, before: Sequ
     if state is None:
         known = get_condition(before, kind) is not None and health.reachable
         return [_condition(kind, "True", "NothingToMirror", nothing)] if known else []
-    if state.reason == RIGHTS_MISSING and may_have_mirrors(before, kind):
-        state = Observation(False, RIGHTS_REVOKED, state.message)
+    if may_have_mirrors(before, kind):
+        state = evolve(state, reason=_WITH_MIRRORS.get(state.reason, state.reason))
     return [_observed(kind, state)]
 
 
 def may_have_mirrors(conditions: Sequence[JsonView], kind: str = SERVICES_MIRRORED) -> bool:
-    """Checks that objects were mirrored once: the condition `kind` has had another reason than missing rights."""
+    """Checks that objects were mirrored once: the condition `kind` has had another reason than lists that are refused or fail."""
     condition = get_condition(conditions, kind)
-    return condition is not None and condition.get("reason") != RIGHTS_MISSING
+    return condition is not None and condition.get("reason") not in _WITH_MIRRORS
+
+
+def not_mirrored(what: str, effect: str, lists: Lists, *, remedy: str) -> Observation | None:
+    """Returns the state of mirrors whose lists are not answered; None where all are. `remedy` is that of missing rights.
+
+    `effect` states what that means for `what`; where there may be mirrors it means that for changes alone.
+    """
+    text = f"changes of {what} {effect}, and existing mirrors stay as they are" if lists.has_mirrors else f"{what} {effect}"
+    if lists.refused:
+        return Observation(False, RIGHTS_MISSING, f"{text}: {lists.refused}; {remedy}")
+    if lists.failing:
+        return Observation(False, NOT_LISTED, f"{text}: {lists.failing}; {LISTED_REMEDY}")
+    return None
 
 
 def _observed(kind: str, state: Observation) -> Json:
@@ -173,8 +201,12 @@ def _syncer(health: Health) -> Json:
 
 
 def _condition(kind: str, status: str, reason: str, message: str) -> Json:
-    text = message if len(message) <= _LONGEST else f"{message[: _LONGEST - 1]}…"
-    return {"type": kind, "status": status, "reason": reason, "message": text}
+    return {"type": kind, "status": status, "reason": reason, "message": permitted(message)}
+
+
+def permitted(message: str) -> str:
+    """Returns a message with no more characters than the CustomResourceDefinitions permit for that of a condition."""
+    return message if len(message) <= _LONGEST else f"{message[: _LONGEST - 1]}…"
 
 
 def few(names: Iterable[str], most: int = 3, *, separator: str = ", ") -> str:

@@ -233,9 +233,8 @@ class Users:
 
     def _unnoted(self, namespace: str) -> Iterator[Pod]:
         """Yields pods that were just created, and those whose physical pod was deleted before them: few."""
-        for pod in self._pods:
-            meta = pod.metadata
-            if meta.namespace == namespace and meta.uid not in self._noted and not pod.terminal and self._concerns(pod):
+        for pod in self._pods.in_namespace(namespace):
+            if pod.metadata.uid not in self._noted and not pod.terminal and self._concerns(pod):
                 yield pod
 
     def _remove(self, uid: str, names: frozenset[Named]) -> frozenset[Named]:

@@ -19,11 +19,14 @@ from vkubelet.api.names import HOSTNAME
 from vkubelet.api.objects import NAMESPACES, PVCS, PVS, Json, Key, Unknown
 from vkubelet.client.rest import PatchKind, Selection
 from vkubelet.control.informer import Change, Informer
+from vkubelet.control.store import Store
 from vkubelet.errors import AlreadyExists, NotFound, Unavailable
 from vkubelet.logformat import bind
 
 log = logging.getLogger(__name__)
 
+_BY_HASH: Final = "hash"
+"""Index of the copies: the hashes of the names in them, among them those of the Secrets that they use."""
 _DELETED_SOON: Final = 2.0
 _POLL_EVERY: Final = 0.05
 _POLLS: Final = 40
@@ -40,7 +43,8 @@ class VolumeReconciler(Mirrored):
         copied = Selection(labels=f"{keys.synced_by(owner.cluster_id)}=true")
         originals = heads(host.client, PVS, where=copied, clock=host.clock, metrics=host.metrics)
         ours = Selection(labels=f"{keys.OWNER}={owner.mark}")
-        self.copies: Informer[Unknown] = Informer(scope.worker.client, PVS, where=ours, clock=host.clock, metrics=host.metrics)
+        store: Store[Unknown] = Store(indexes={_BY_HASH: lambda copy: keys.hashes_in(copy.raw)})
+        self.copies: Informer[Unknown] = Informer(scope.worker.client, PVS, where=ours, store=store, clock=host.clock, metrics=host.metrics)
         self._claims = scope.worker.claims
         self._node_of = scope.worker.node_of
         self._copy_secret = secret
@@ -55,8 +59,8 @@ class VolumeReconciler(Mirrored):
         """
         if not self.copies.ever_synced:
             return not self._claims.ever_synced or len(self._claims.store) > 0
-        name = keys.physical_name(key.namespace, key.name).encode()
-        return any(name in copy.raw for copy in self.copies.store)
+        name = keys.physical_name(key.namespace, key.name)
+        return any(name.encode() in copy.raw for copy in self.copies.store.by_index(_BY_HASH, keys.hash_of(name)))
 
     async def ensure(self, name: str, claim: Key, *, claim_uid: str) -> str:
         """Creates or updates the copy of a volume for the copy of a claim, which has that uid if it exists; returns its name.

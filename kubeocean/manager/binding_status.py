@@ -19,6 +19,7 @@ from kubeocean.binding.conditions import (
     SYNCER_READY,
     Failure,
     few,
+    permitted,
 )
 from kubeocean.manager.workloads import CONTAINER
 from vkubelet.api.objects import Json, JsonView, Pod, Unknown, get_condition, set_condition
@@ -125,7 +126,7 @@ def _phase(view: ObservedBinding) -> str:
 
 
 def _condition(kind: str, status: str, reason: str, message: str) -> Json:
-    return {"type": kind, "status": status, "reason": reason, "message": message}
+    return {"type": kind, "status": status, "reason": reason, "message": permitted(message)}
 
 
 @frozen(kw_only=True)

@@ -114,7 +114,9 @@ class Mirrors(ABC, Generic[W]):
             self._problems[key] = str(error)
         except (Invalid, Forbidden) as error:
             why = error.message if len(error.message) <= _QUOTED else f"{error.message[:_QUOTED]}…"
-            self._problems[key] = f"the worker refuses the mirror of {self._originals.resource.kind} {key}: {why}"
+            named = f"the mirror of {self._originals.resource.kind} {key}"
+            text = f"the worker refuses {named}" if wanted is not None else f"{named} is not needed and stays: {error.attempt}"
+            self._problems[key] = f"{text}: {why}"
         except Unavailable as error:
             if error.waiting != NOT_PREPARED:
                 return error.retry_after
@@ -212,6 +214,12 @@ def key_of(body: Json) -> Key:
 def refusals(informers: Iterable[Informer[Unknown]]) -> list[str]:
     """Returns why lists are refused, of those that are."""
     return [str(each.last_error) for each in informers if isinstance(each.last_error, REFUSED)]
+
+
+def failures(informers: Iterable[Informer[Unknown]]) -> list[str]:
+    """Returns why lists fail that have never been complete, other than by a refusal."""
+    errors = (each.last_error for each in informers if not each.ever_synced)
+    return [str(error) for error in errors if error is not None and not isinstance(error, REFUSED)]
 
 
 def priority_of(change: Change[Unknown]) -> Priority:

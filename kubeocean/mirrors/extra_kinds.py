@@ -8,13 +8,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from kubeocean.binding.conditions import EXTRA_KINDS_MIRRORED, RIGHTS_MISSING, Observation, few
-from kubeocean.mirrors.kind_mirror import KindMirror
+from kubeocean.binding.conditions import EXTRA_KINDS_MIRRORED, LISTED_REMEDY, NOT_LISTED, RIGHTS_MISSING, Observation, few
+from kubeocean.mirrors.kind_mirror import HUB, WORKER, KindMirror
 from kubeocean.mirrors.namespaces import MirroredNamespaces
 from kubeocean.model.kinds import ExtraKind
 from kubeocean.model.ownership import Ownership, classify
 from kubeocean.scope import WorkerScope
-from kubeocean.worker.cluster import owned
+from kubeocean.worker.cluster import REFUSED, owned
 from vkubelet.api.codec import decode_json
 from vkubelet.api.objects import Resource, Unknown, get_condition
 from vkubelet.client.rest import Client
@@ -26,7 +26,6 @@ _REPORTED_EVERY: Final = 1.0
 _NAMED: Final = 5
 _NOT_SERVED: Final = "NotServed"
 _NOTHING: Final = Observation(True, "NothingToMirror", "provider.extra_kinds names no kind, and no mirror is left")
-_WORKER, _HUB = "worker cluster", "hub"
 _REMEDY: Final = (
     "in the worker `kubeocean bind --extra-kinds FILE` and the chart kubeocean-worker grant the rights, in the hub the chart kubeocean"
 )
@@ -43,6 +42,8 @@ class ExtraKinds:
         self._running: dict[str, KindMirror] = {}
         self._absent: dict[str, str] = {}
         """Why a kind is not mirrored at all."""
+        self._unserved: set[str] = set()
+        """Kinds that the worker does not serve, so that it has no object of them."""
         self._reported: Observation | None = None
 
     async def run(self) -> None:
@@ -66,14 +67,22 @@ class ExtraKinds:
         for mirror in self._running.values():
             mirror.binding_changed()
 
-    def left(self) -> dict[str, int] | None:
-        """Returns the number of mirrors in namespaces of the worker, by kind; None while they are not known."""
-        noted = [kind.title for kind in self._scope.binding.mirrored_kinds if kind.namespaced]
-        if not all(title in self._running and self._running[title].mirrors.synced for title in noted):
-            return None
+    def left(self) -> dict[str, int] | str:
+        """Returns the number of mirrors in namespaces of the worker, by kind; or the kinds of which they are not known."""
+        noted = sorted(kind.title for kind in self._scope.binding.mirrored_kinds if kind.namespaced)
+        served = [title for title in noted if not self._is_unserved(title)]
+        unknown = [title for title in served if title not in self._running or not self._running[title].mirrors.synced]
+        if unknown:
+            return few(unknown, _NAMED)
         owner = self._scope.worker.mount.owner
-        stores = {title: self._running[title].mirrors.store for title in noted}
+        stores = {title: self._running[title].mirrors.store for title in served}
         return {title: sum(classify(each.metadata, owner) is Ownership.OURS for each in store) for title, store in stores.items()}
+
+    def _is_unserved(self, title: str) -> bool:
+        """Checks that the worker does not serve a kind, or not any more: then it has none of its objects."""
+        if title in self._running:
+            return isinstance(self._running[title].mirrors.last_error, NotFound)
+        return title in self._unserved
 
     async def _serve(self, kind: ExtraKind) -> None:
         while True:
@@ -91,15 +100,18 @@ class ExtraKinds:
 
     async def _look(self, kind: ExtraKind) -> Resource[Unknown] | str:
         """Returns the resource, or why it cannot be mirrored."""
-        found: Resource[Unknown] | str = ""
-        for client, where in ((self._scope.host.client, _HUB), (self._scope.worker.client, _WORKER)):
+        found: dict[str, Resource[Unknown] | str] = {}
+        unserved = set[str]()
+        for client, where in ((self._scope.host.client, HUB), (self._scope.worker.client, WORKER)):
             try:
-                found = await discovered(client, kind, where=where)
+                found[where] = await discovered(client, kind, where=where)
+            except NotFound as error:
+                unserved.add(where)
+                found[where] = error.message
             except VKubeletError as error:
-                return f"cannot find {kind.title} in the {where}: {error}"
-            if isinstance(found, str):
-                return found
-        return found
+                found[where] = f"cannot find {kind.title} in the {where}: {error}"
+        (self._unserved.add if WORKER in unserved else self._unserved.discard)(kind.title)
+        return next((each for each in found.values() if isinstance(each, str)), found[WORKER])
 
     async def _retire(self, kind: ExtraKind) -> None:
         """Deletes the mirrors of a kind that was removed from the setting, then its record."""
@@ -143,40 +155,55 @@ class ExtraKinds:
             self._scope.binding.set_kinds(state)
 
     def _state(self) -> Observation | None:
-        refused = [(title, error) for title, each in self._running.items() for error in each.refusals()]
+        errors = {title: each.errors() for title, each in self._running.items()}
         if not self._kinds.keys() <= self._running.keys() | self._absent.keys():
             return None
-        if not all(each.is_listed or each.refusals() for each in self._running.values()):
+        if not all(each.is_listed or errors[title] for title, each in self._running.items()):
             return None
-        lacking = [f"{title} are not mirrored: {error}" for title, error in refused if not isinstance(error, NotFound)]
-        absent = [
-            *self._absent.values(),
-            *(f"{title} are not mirrored: {error}" for title, error in refused if isinstance(error, NotFound)),
-        ]
+        lacking, failing, absent = list[str](), list[str](), [*self._absent.values()]
+        for title, where, error in ((title, *each) for title, found in errors.items() for each in found):
+            texts = absent if isinstance(error, NotFound) else lacking if isinstance(error, REFUSED) else failing
+            texts.append(f"{self._effect(title)}: {error} (in the {where})")
         problems = [text for each in self._running.values() for text in each.problems()]
-        reasons = ((RIGHTS_MISSING, lacking), (_NOT_SERVED, absent), ("Incomplete", problems))
+        reasons = ((RIGHTS_MISSING, lacking), (_NOT_SERVED, absent), (NOT_LISTED, failing), ("Incomplete", problems))
         reason = next((name for name, texts in reasons if texts), "")
         if reason:
             texts = [few(sorted(each), _NAMED, separator="; ") for _, each in reasons if each]
-            return Observation(False, reason, "; ".join(texts) + (f"; {_REMEDY}" if lacking else ""))
+            remedies = [text for text, found in ((_REMEDY, lacking), (LISTED_REMEDY, failing)) if found]
+            return Observation(False, reason, "; ".join((*texts, *remedies)))
         if not self._running:
             return _NOTHING
         return Observation(True, "Mirrored", f"{few(sorted(self._running), _NAMED)} of the hub have mirrors in the worker")
 
+    def _effect(self, title: str) -> str:
+        """Returns what it means that a kind is not listed; mirrors of an earlier time stay."""
+        if title in {each.title for each in self._scope.binding.mirrored_kinds}:
+            return f"changes of {title} are not mirrored, and existing mirrors stay as they are"
+        return f"{title} are not mirrored"
+
 
 async def discovered(client: Client, kind: ExtraKind, *, where: str) -> Resource[Unknown] | str:
-    """Finds a kind by API discovery; returns the resource, or why it cannot be mirrored, with the remedy. Raises ApiError."""
+    """Finds a kind by API discovery; returns the resource, or why it cannot be mirrored, with the remedy.
+
+    Raises NotFound with the remedy where it is not served, ApiError.
+    """
+    attempt = f"GET {kind.path}"
     try:
-        listed = decode_json(await client.request("GET", kind.path))
+        listed = decode_json(await client.request("GET", kind.path)).get("resources") or []
     except NotFound:
-        listed = {}
+        listed = []
     except ValueError as error:
-        raise ServerError(f"GET {kind.path}", str(error)) from error
-    found = next((each for each in listed.get("resources") or () if each.get("name") == kind.resource), None)
+        raise ServerError(attempt, str(error)) from error
+    if not (isinstance(listed, list) and all(isinstance(each, dict) for each in listed)):
+        raise ServerError(attempt, "`resources` is not a list of objects")
+    found = next((each for each in listed if each.get("name") == kind.resource), None)
     if found is None:
         remedy = "install its CustomResourceDefinition there, or remove the kind from provider.extra_kinds"
-        return f"the {where} does not serve {kind.title} in version {kind.version}; {remedy}"
-    if bool(found.get("namespaced")) is not kind.namespaced:
-        scope = "has" if found.get("namespaced") else "has no"
+        raise NotFound(attempt, f"the {where} does not serve {kind.title} in version {kind.version}; {remedy}", status=404)
+    name, namespaced = found.get("kind"), found.get("namespaced", False)
+    if not (isinstance(name, str) and name and isinstance(namespaced, bool)):
+        raise ServerError(attempt, f"`kind` or `namespaced` of {kind.resource} cannot be read")
+    if namespaced is not kind.namespaced:
+        scope = "has" if namespaced else "has no"
         return f"{kind.title} {scope} namespaces in the {where}; correct `namespaced` of the kind in provider.extra_kinds"
-    return kind.of_kind(str(found.get("kind") or ""))
+    return kind.of_kind(name)

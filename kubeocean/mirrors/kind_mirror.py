@@ -23,6 +23,7 @@ from vkubelet.api.objects import Json, JsonView, Key, Resource, Unknown
 from vkubelet.control.informer import Informer
 from vkubelet.control.store import Store
 
+HUB, WORKER = "hub", "worker cluster"
 _BY_ORIGINAL: Final = "original"
 _NOT_CONTENT: Final = ("apiVersion", "kind", "metadata", "status")
 _OF_OTHERS: Final = ("finalizers", "ownerReferences")
@@ -71,9 +72,11 @@ class KindMirror(Mirrors[Desired]):
         self.controller.add_many(each.key for each in self._originals.store)
         self.controller.add_many(key for mirror in self.mirrors.store if (key := copy_of(mirror.metadata)) is not None)
 
-    def refusals(self) -> list[Exception]:
-        """Returns why a cluster refuses its lists; NotFound where it does not serve the kind any more."""
-        return [each.last_error for each in (self._originals, self.mirrors) if isinstance(each.last_error, REFUSED)]
+    def errors(self) -> list[tuple[str, Exception]]:
+        """Returns by cluster why it refuses its list, NotFound where it does not serve the kind any more; or why its first list fails."""
+        found = ((HUB, self._originals), (WORKER, self.mirrors))
+        errors = ((where, each.last_error, each.ever_synced) for where, each in found)
+        return [(where, error) for where, error, listed in errors if error is not None and (isinstance(error, REFUSED) or not listed)]
 
     def problems(self) -> list[str]:
         """Returns why objects in scope have no mirror."""

@@ -10,6 +10,7 @@ import binascii
 import hashlib
 import ipaddress
 import json
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
@@ -21,6 +22,8 @@ from vkubelet.api.objects import ObjectMeta
 
 DOMAIN: Final = "kubeocean.io/"
 
+_HASH_LENGTH: Final = 32
+_HASH: Final = re.compile(rb"-([0-9a-f]{32})")
 _CACHED_MARKS: Final = 256
 _CACHED_NAMES: Final = 4096
 """Every event of a pod derives its name in the worker, and the mark of its owner, a dozen times."""
@@ -275,6 +278,16 @@ def _mark(hub_uid: str, cluster_id: str) -> str:
 def physical_name(namespace: str, name: str) -> str:
     """Returns the name in the worker of a pod, ConfigMap, Secret or claim; the namespace is empty for cluster-scoped objects."""
     return hashed(name, f"{namespace}/{name}")
+
+
+def hashes_in(text: bytes) -> list[str]:
+    """Returns what `hash_of` returns for each hashed name that a text contains, wherever that is, and maybe more."""
+    return [each.decode() for each in _HASH.findall(text)]
+
+
+def hash_of(name: str) -> str:
+    """Returns the hash at the end of a `physical_name`."""
+    return name[-_HASH_LENGTH:]
 
 
 def item_name(scope: str, name: str, item: str) -> str:

@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from kubeocean.binding.conditions import NETWORK_POLICIES_MIRRORED, Lists
 from kubeocean.copies.bodies import copy_of, missing_marks
-from kubeocean.mirrors.engine import BY_NAMESPACE, COALESCED, priority_of, refusals
+from kubeocean.mirrors.engine import BY_NAMESPACE, COALESCED, failures, priority_of, refusals
 from kubeocean.mirrors.entrance import Entrance
 from kubeocean.model import keys
 from kubeocean.model.overrides import patched_keys
@@ -326,7 +327,9 @@ class NetworkPolicyMirror:
         """Reports on the binding what is mirrored, and what is not carried over, when that has changed."""
         while True:
             await self._scope.host.clock.sleep(_REPORTED_EVERY)
-            if not self._worker.namespaces.ever_synced or not (self._is_listed() or self._refusals()):
+            lists = self._lists()
+            is_known = self._worker.namespaces.ever_synced and (self._is_listed() or self._refusals())
+            if not (is_known or lists.refused or lists.failing):
                 continue
             names = [name for name in self.policies.store.index_values(BY_NAMESPACE) if self._prepared(name) is not None]
             parts = [part for each in names if (part := self._part(each)) is not None]
@@ -334,13 +337,19 @@ class NetworkPolicyMirror:
             lacking = refusals(parts)
             state = mirroring(
                 names,
-                refused="; ".join(refusals((self.policies, self.namespaces)) if len(self._worker.namespaces.store) else ()),
+                lists=lists,
                 lacking=lacking,
                 is_lacking_everywhere=bool(parts) and len(lacking) == len(parts),
-                problems=[text for name in sorted(self._problems) for text in self._problems[name]],
+                problems=[*(text for name in sorted(self._problems) for text in self._problems[name]), *failures(parts)],
                 mount=self._mount,
             )
             self._scope.binding.set_network_policies(state)
+
+    def _lists(self) -> Lists:
+        """Returns which lists are not answered; those of the hub matter where there is a namespace for a tenant."""
+        of_hub = (self.policies, self.namespaces) if len(self._worker.namespaces.store) else ()
+        failing = failures((self._worker.namespaces, *of_hub))
+        return Lists("; ".join(refusals(of_hub)), "; ".join(failing), self._scope.binding.has_mirrors(NETWORK_POLICIES_MIRRORED))
 
 
 class PatchedLabels:

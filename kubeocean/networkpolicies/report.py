@@ -6,7 +6,9 @@ Invariant: equal states give equal messages.
 from collections.abc import Sequence
 from typing import Final
 
-from kubeocean.binding.conditions import RIGHTS_MISSING, Observation, few
+from attrs import evolve
+
+from kubeocean.binding.conditions import Lists, Observation, few, not_mirrored
 from kubeocean.worker.cluster import Mount
 
 _NAMED: Final = 5
@@ -16,7 +18,7 @@ _REMEDY: Final = "in the worker, `kubeocean bind` and the chart kubeocean-worker
 def mirroring(
     namespaces: Sequence[str],
     *,
-    refused: str,
+    lists: Lists,
     lacking: Sequence[str],
     is_lacking_everywhere: bool,
     problems: Sequence[str],
@@ -24,11 +26,12 @@ def mirroring(
 ) -> Observation | None:
     """Returns the state of the mirrors for these namespaces of the hub; None without one.
 
-    `refused` are lists that the hub refuses, `lacking` those of worker namespaces, `problems` what of policies is not carried over.
+    `lists` are those of the hub and of namespaces, `lacking` are refused ones of worker namespaces, `problems` what is not carried over.
     """
-    if refused or is_lacking_everywhere:
-        text = f"NetworkPolicies of the hub do not apply in the worker: {refused or few(sorted(lacking), _NAMED, separator='; ')}"
-        return Observation(False, RIGHTS_MISSING, f"{text}; {_REMEDY}")
+    if is_lacking_everywhere and not lists.refused:
+        lists = evolve(lists, refused=few(sorted(lacking), _NAMED, separator="; "))
+    if (state := not_mirrored("NetworkPolicies of the hub", "do not apply in the worker", lists, remedy=_REMEDY)) is not None:
+        return state
     failed = sorted({*problems, *lacking})
     if not (namespaces or failed):
         return None

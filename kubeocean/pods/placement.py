@@ -26,7 +26,7 @@ from kubeocean.worker.cluster import WorkerCluster
 from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import PRIORITYCLASSES, REPLICASETS, SERVICES, Json, Key, ObjectMeta, Pod, Unknown
 from vkubelet.client.rest import Selection
-from vkubelet.control.informer import Informer
+from vkubelet.control.informer import Change, Informer
 from vkubelet.control.store import Store
 from vkubelet.errors import AlreadyExists, Forbidden, NotFound, Unavailable
 from vkubelet.provider import Host
@@ -111,6 +111,12 @@ class ServiceLinks:
         """Waits until the Services of a pod's namespace are mirrored."""
         store: Store[Unknown] = Store(indexes={_BY_NAMESPACE: lambda service: [service.metadata.namespace]}, keep=addresses_of)
         self.informer: Informer[Unknown] = Informer(host.client, SERVICES, store=store, clock=host.clock, metrics=host.metrics)
+        self._variables: dict[str, Mapping[str, str]] = {}
+        """By namespace, until one of its Services changes, or a mirror of one; the pods of a namespace have the same."""
+        self._mirrored: dict[Key, str] = {}
+        """Namespaces in `_variables` by the keys of the mirrors of their Services, whether these exist or not."""
+        self.informer.on_change(self._service_changed)
+        worker.services.on_change(lambda change: self._drop(self._mirrored.get(change.key, "")))
 
     async def find(self, pod: Pod) -> Mapping[str, str]:
         """Returns the variables for a pod that is about to be created. Raises Unavailable while the Services were never listed."""
@@ -120,13 +126,23 @@ class ServiceLinks:
         return self.known(pod)
 
     def known(self, pod: Pod) -> Mapping[str, str]:
-        """Returns the variables of the Services in the pod's namespace as they are in the cache."""
+        """Returns the variables of the Services in the pod's namespace as they are in the cache; the caller must not change them."""
         namespace = pod.metadata.namespace
-        if pod.spec.get("enableServiceLinks") is False:
+        if pod.spec.get("enableServiceLinks") is False or not self.informer.store.has(_BY_NAMESPACE, namespace):
             return {}
-        services = self.informer.store.by_index(_BY_NAMESPACE, namespace)
-        others = [self._reachable(service) for service in services if service.key != (MASTER_NAMESPACE, MASTER)]
-        return service_variables(others, namespace=namespace, links=True)
+        if namespace not in self._variables:
+            services = [each for each in self.informer.store.by_index(_BY_NAMESPACE, namespace) if each.key != (MASTER_NAMESPACE, MASTER)]
+            self._mirrored |= {self._worker.mount.service_key(each.key): namespace for each in services}
+            self._variables[namespace] = service_variables(map(self._reachable, services), namespace=namespace, links=True)
+        return self._variables[namespace]
+
+    def _service_changed(self, change: Change[Unknown]) -> None:
+        self._drop(change.key.namespace)
+        if change.new is None:
+            self._mirrored.pop(self._worker.mount.service_key(change.key), None)
+
+    def _drop(self, namespace: str) -> None:
+        self._variables.pop(namespace, None)
 
     def _reachable(self, service: Unknown) -> Json:
         body, mirror = service.body, self._worker.services.store.get(self._worker.mount.service_key(service.key))

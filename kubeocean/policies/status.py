@@ -16,6 +16,7 @@ from typing import Final
 
 from attrs import define, field, frozen
 
+from kubeocean.binding.conditions import permitted
 from kubeocean.model.crds import ResourceLeasingPolicy
 from vkubelet.api.objects import Json, JsonView, set_condition
 from vkubelet.api.quantity import Resources, add_resources, format_resources, subtract_resources
@@ -148,7 +149,7 @@ def _replacing(before: JsonView, after: JsonView) -> Json:
 
 def _conditions(verdict: Verdict) -> list[Json]:
     if verdict.problems:
-        invalid = {"type": "Valid", "status": "False", "reason": "ValidationError", "message": verdict.problems}
+        invalid = {"type": "Valid", "status": "False", "reason": "ValidationError", "message": permitted(verdict.problems)}
         return [invalid, {"type": "Active", "status": "False", "reason": "ValidationError", "message": "the policy is invalid"}]
     valid = {"type": "Valid", "status": "True", "reason": "ValidationPassed", "message": "the policy is valid"}
     if verdict.open:

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from attrs import evolve
 
-from kubeocean.binding.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure
+from kubeocean.binding.conditions import CONNECTIVITY_FAILED, EXTRA_KINDS_MIRRORED, VALIDATION_FAILED, Failure
 from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding, SecretReference
 from kubeocean.model.ownership import Ownership, classify
@@ -28,8 +28,11 @@ from vkubelet.errors import VKubeletError
 log = logging.getLogger(__name__)
 
 
-def _left_in(worker: WorkerCluster, extra: Mapping[str, int] | None) -> str:
-    """Returns how many objects of this binding a worker has, by kind, for users; "" for none. `extra` are those of extra kinds."""
+def _left_in(worker: WorkerCluster, extra: Mapping[str, int] | str) -> str:
+    """Returns how many objects of this binding a worker has, by kind, for users; "" for none.
+
+    `extra` are those of extra kinds, or the kinds of which they are not known.
+    """
     copies = {"ConfigMaps": worker.configmaps, "Secrets": worker.secrets, "PersistentVolumeClaims": worker.claims}
     mirrors = {"Services": worker.services, "EndpointSlices": worker.endpointslices}
     if not worker.mount.is_shared:
@@ -37,8 +40,10 @@ def _left_in(worker: WorkerCluster, extra: Mapping[str, int] | None) -> str:
     # Without the optional rights there are no mirrors.
     readable = {kind: each for kind, each in mirrors.items() if not isinstance(each.last_error, REFUSED)}
     informers = {**copies, **readable}
-    if not (extra is not None and worker.pods.synced and all(each.synced for each in informers.values())):
+    if not (worker.pods.synced and all(each.synced for each in informers.values())):
         return "objects that have not been listed yet"
+    if isinstance(extra, str):
+        return f"objects of {extra} that have not been listed (the condition {EXTRA_KINDS_MIRRORED} states why)"
     owner = worker.mount.owner
     counts = {"pods": sum(1 for _ in worker.backing_pods())}
     counts |= {

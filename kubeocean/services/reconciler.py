@@ -8,7 +8,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from kubeocean.mirrors.engine import BY_NAMESPACE, COALESCED, Mirrors, priority_of, refusals
+from kubeocean.binding.conditions import SERVICES_MIRRORED, Lists
+from kubeocean.mirrors.engine import BY_NAMESPACE, COALESCED, Mirrors, failures, priority_of, refusals
 from kubeocean.mirrors.entrance import Entrance
 from kubeocean.mirrors.namespaces import MirroredNamespaces
 from kubeocean.scope import WorkerScope
@@ -173,14 +174,14 @@ class ServiceMirror(Mirrors[forms.Mirror]):
         """Reports on the binding what is mirrored, and what is missing, when that has changed."""
         while True:
             await self._scope.host.clock.sleep(_REPORTED_EVERY)
-            refused = "; ".join(refusals(self._essential()))
-            if refused or all(each.ever_synced for each in self._essential()):
+            refused, failing = ("; ".join(errors(self._essential())) for errors in (refusals, failures))
+            if refused or failing or all(each.ever_synced for each in self._essential()):
                 tenants = () if self._worker.mount.is_shared else (self._worker.services, self._worker.endpointslices)
                 state = mirroring(
                     self._namespaces.all,
                     self._originals.store,
-                    refused=refused,
-                    problems=[*self._problems.values(), *refusals(tenants)],
+                    lists=Lists(refused, failing, self._scope.binding.has_mirrors(SERVICES_MIRRORED)),
+                    problems=[*self._problems.values(), *refusals(tenants), *failures(tenants)],
                     has_dns=self._has_dns(),
                     mount=self._worker.mount,
                 )

@@ -6,26 +6,26 @@ Invariant: equal states give equal messages; counts that change with every Servi
 from collections.abc import Iterable
 from typing import Final
 
-from kubeocean.binding.conditions import RIGHTS_MISSING, Observation, few
+from kubeocean.binding.conditions import Lists, Observation, few, not_mirrored
 from kubeocean.services.mirror import MASTER_SERVICE
 from kubeocean.worker.cluster import Mount
 from vkubelet.api.objects import Unknown
 
 _NAMED: Final = 5
+_REMEDY: Final = "in the worker, `kubeocean bind` and the chart kubeocean-worker grant the rights, in the hub the chart kubeocean"
 
 
 def mirroring(
-    namespaces: frozenset[str], services: Iterable[Unknown], *, refused: str, problems: Iterable[str], has_dns: bool, mount: Mount
+    namespaces: frozenset[str], services: Iterable[Unknown], *, lists: Lists, problems: Iterable[str], has_dns: bool, mount: Mount
 ) -> Observation | None:
     """Returns the state of the mirrors of Services in these namespaces of the hub; None without a namespace.
 
-    `refused` are the lists that a cluster refuses, `problems` the Services that have no mirror, `has_dns` whether pods use the hub's DNS.
+    `lists` are those on which all mirrors depend, `problems` the Services that have no mirror, `has_dns` whether pods use the hub's DNS.
     """
     if not namespaces:
         return None
-    if refused:
-        text = f"Services are not mirrored: {refused}; in the worker, `kubeocean bind` and the chart kubeocean-worker grant the rights"
-        return Observation(False, RIGHTS_MISSING, f"{text}, in the hub the chart kubeocean")
+    if (state := not_mirrored("Services", "are not mirrored", lists, remedy=_REMEDY)) is not None:
+        return state
     named = few(sorted(namespaces), _NAMED)
     spaces = f"namespace {mount.namespace}" if mount.is_shared else f"the namespaces {mount.namespace}-*"
     text = f"Services of {named} have mirrors in {spaces} of the worker; {_resolution(has_dns)}"

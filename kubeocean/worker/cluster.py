@@ -37,6 +37,8 @@ BY_VIRTUAL_NODE = "virtual-node"
 BY_VIRTUAL_NAMESPACE = "virtual-namespace"
 BY_SERVICE = "service"
 """Index of mirrored EndpointSlices: the key of the mirror of their Service."""
+_BY_HASH = "hash"
+"""Index of our physical pods: the hashes of the names in their specs, among them those of the copies that they use."""
 
 REFUSED = (Forbidden, NotFound, Unauthorized)
 _MANAGED = f"{keys.MANAGED_BY}={keys.MANAGED}"
@@ -236,8 +238,8 @@ class WorkerCluster:
         """Checks that a physical pod of ours names the copy of this hub object; unknown counts as used."""
         if not self.pods.ever_synced:
             return True
-        name = self.mount.copy_key(original).name.encode()
-        return any(name in pod.spec_json for pod in self.pods.store.by_index(BY_VIRTUAL_NAMESPACE, original.namespace))
+        name = self.mount.copy_key(original).name
+        return any(name.encode() in pod.spec_json for pod in self.pods.store.by_index(_BY_HASH, keys.hash_of(name)))
 
     def mirrors_of(self, namespace: str) -> list[Informer[Unknown]]:
         """Returns the informers of the mirrors of one hub namespace; none for a tenant without a namespace in the worker."""
@@ -297,7 +299,11 @@ class WorkerCluster:
         def filed_by(value: Callable[[PodRef], str]) -> Callable[[Pod], Iterable[str]]:
             return lambda pod: (value(ref),) if (ref := self.backed(pod)) is not None else ()
 
-        return {BY_VIRTUAL_NODE: filed_by(lambda ref: ref.node), BY_VIRTUAL_NAMESPACE: filed_by(lambda ref: ref.namespace)}
+        def hashes(pod: Pod) -> Iterable[str]:
+            return keys.hashes_in(pod.spec_json) if self.backed(pod) is not None else ()
+
+        indexes = {BY_VIRTUAL_NODE: filed_by(lambda ref: ref.node), BY_VIRTUAL_NAMESPACE: filed_by(lambda ref: ref.namespace)}
+        return {**indexes, _BY_HASH: hashes}
 
     def backed(self, pod: Pod) -> PodRef | None:
         """Returns the virtual pod of one of ours; a pod created from its YAML under another name backs none."""

@@ -62,6 +62,9 @@ class PodCache:
     def on_node(self, node: str) -> Sequence[Pod]:
         return list(self._ours(self._pods.by_index("node", node)))
 
+    def in_namespace(self, namespace: str) -> Sequence[Pod]:
+        return list(self._ours(self._pods.by_index("namespace", namespace)))
+
     def __iter__(self) -> Iterator[Pod]:
         return self._ours(self._pods)
 
@@ -80,7 +83,11 @@ class Dispatch:
         self._isolated = Isolation("dispatch of pods")
         self._phases: Counter[str] = Counter()
         self._all: Store[Pod] = Store(
-            indexes={"uid": lambda pod: [pod.metadata.uid], "node": lambda pod: [pod.node]},
+            indexes={
+                "uid": lambda pod: [pod.metadata.uid],
+                "node": lambda pod: [pod.node],
+                "namespace": lambda pod: [pod.metadata.namespace],
+            },
             keep=self._keep,
         )
         where = Selection(fields="spec.nodeName!=")

@@ -77,6 +77,9 @@ class PodTable:
     def on_node(self, node: str) -> Sequence[Pod]:
         return [pod for pod in self if pod.node == node]
 
+    def in_namespace(self, namespace: str) -> Sequence[Pod]:
+        return [pod for pod in self if pod.metadata.namespace == namespace]
+
     def __iter__(self) -> Iterator[Pod]:
         return iter(list(self._pods.values()))
 

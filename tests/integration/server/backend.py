@@ -136,6 +136,9 @@ class Pods:
     def on_node(self, node: str) -> Sequence[Pod]:
         return [pod for pod in self.held.values() if pod.node == node]
 
+    def in_namespace(self, namespace: str) -> Sequence[Pod]:
+        return [pod for pod in self.held.values() if pod.metadata.namespace == namespace]
+
     def __iter__(self) -> Iterator[Pod]:
         return iter(self.held.values())
 

@@ -56,7 +56,13 @@ class CrowdedHost(RecordingHost):
 
     def __init__(self, nodes: int, *, pods: int = PODS, cpu: str = "100m") -> None:
         super().__init__(clock=ManualClock(at("2026-01-05 09:00")), client=Client(Connection("https://hub.invalid")))
-        self.store: Store[Pod] = Store(indexes={"uid": lambda pod: [pod.metadata.uid], "node": lambda pod: [pod.node]})
+        self.store: Store[Pod] = Store(
+            indexes={
+                "uid": lambda pod: [pod.metadata.uid],
+                "node": lambda pod: [pod.node],
+                "namespace": lambda pod: [pod.metadata.namespace],
+            }
+        )
         self.pods = CountedPods(self.store)
         self.names = [vnode(number) for number in range(nodes)]
         for name in self.names:

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from kubeocean.binding.conditions import (
     CONNECTIVITY_FAILED,
+    NOT_LISTED,
     RIGHTS_MISSING,
     VALIDATION_FAILED,
     Failure,
@@ -117,6 +118,16 @@ def test_rights_that_were_withdrawn_leave_mirrors_also_after_a_restart() -> None
     status = written(written({}, MIRRORED), REFUSED)
     assert said(status, "ServicesMirrored") == ("False", "RightsRevoked") and may_have_mirrors(status["conditions"])
     assert status_patch(status, REFUSED, generation=3, now=NOW) is None
+
+
+def test_lists_that_fail_prove_neither_mirrors_nor_rights() -> None:
+    failing = Health(reachable=True, services=Observation(False, NOT_LISTED, "list services: etcd is down"))
+    first = written({}, failing)
+    assert said(first, "ServicesMirrored") == ("False", "NotListed") and not may_have_mirrors(first["conditions"])
+    assert said(written(first, REFUSED), "ServicesMirrored") == ("False", "RightsMissing"), "unbinding would wait for rights"
+    later = written(written({}, MIRRORED), failing)
+    assert said(later, "ServicesMirrored") == ("False", "NotFollowed") and may_have_mirrors(later["conditions"])
+    assert said(written(later, REFUSED), "ServicesMirrored") == ("False", "RightsRevoked")
 
 
 def test_condition_of_mirrors_exists_only_once_there_were_some() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import pytest
 
 from kubeocean.copies.bodies import marked_copy
 from kubeocean.copies.dependents import Dependents, Users
+from kubeocean.model.keys import physical_name
 from kubeocean.worker.cluster import Mount, WorkerCluster
 from tests.unit.kubeocean.builders import OWNER, binding, pod, unknown, worker_scope
 from vkubelet.api.objects import Key, Pod
@@ -54,6 +57,38 @@ async def test_copies_that_are_cached_before_the_reconciler_exists_are_checked(k
     cached = worker.configmaps if kind is Kind.CONFIGMAP else worker.secrets
     cached.adopt(unknown({**body, "metadata": {**body["metadata"], "uid": "u", "resourceVersion": "5"}}))
     assert Key("default", "old") in Dependents(worker_scope(host, worker)).copies[kind].controller.queue
+
+
+class CountedPods(PodTable):
+    """Pods, of which none may be listed without a namespace; `listed` were so far."""
+
+    listed = 0
+
+    def in_namespace(self, namespace: str) -> Sequence[Pod]:
+        found = [pod for pod in self._pods.values() if pod.metadata.namespace == namespace]
+        self.listed += len(found)
+        return found
+
+    def __iter__(self) -> Iterator[Pod]:
+        raise AssertionError("the pods of all namespaces are listed")
+
+
+def test_only_pods_of_the_namespace_are_searched_before_a_copy_is_deleted() -> None:
+    pods = CountedPods()
+    for number in range(100):
+        pods.put(pod(namespace=f"ns-{number % 20}", name=f"web-{number}", uid=f"uid-{number}"))
+    users = Users(pods, concerns=lambda each: True)
+    assert not users.is_named(Kind.CONFIGMAP, Key("ns-3", "conf")) and pods.listed == 5
+
+
+@pytest.mark.parametrize(("secret", "needed"), [("s", True), ("t", False)])
+def test_secrets_of_volumes_are_found_by_the_names_in_their_copies(secret: str, needed: bool) -> None:
+    client = Client(Connection("https://192.0.2.1"))
+    volumes = connected(RecordingHost(client=client), client)._volumes
+    spec = {"csi": {"driver": "d", "nodePublishSecretRef": {"name": physical_name("storage", "s"), "namespace": "mnt"}}}
+    volumes.copies.adopt(unknown({"metadata": {"name": "pv", "uid": "pv", "resourceVersion": "5"}, "spec": spec}))
+    volumes.copies.ever_synced = True
+    assert volumes.needs_secret(Key("storage", secret)) is needed
 
 
 CONF = Key("default", "conf")

@@ -45,6 +45,11 @@ def test_first_words_are_pending_and_initializing() -> None:
     assert status["conditions"][0]["observedGeneration"] == 3
 
 
+def test_a_message_has_at_most_the_characters_that_the_definition_permits() -> None:
+    status = patched(Seen(problem=Failure(VALIDATION_FAILED, "x" * 40_000), connected=True, syncer=STARTS))
+    assert max(len(each["message"]) for each in status["conditions"]) == 32_768
+
+
 def test_an_unreachable_worker_is_failed_and_not_stalled() -> None:
     status = patched(Seen(problem=Failure(CONNECTIVITY_FAILED, "silent"), connected=False, syncer=STARTS))
     assert status["phase"] == "Failed" and "Stalled" not in told(status)

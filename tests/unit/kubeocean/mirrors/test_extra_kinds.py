@@ -14,12 +14,13 @@ from kubeocean.mirrors.extra_kinds import ExtraKinds, discovered
 from kubeocean.mirrors.namespaces import MirroredNamespaces
 from kubeocean.model import keys
 from kubeocean.model.kinds import ExtraKind
+from kubeocean.service.connector import _left_in
 from kubeocean.worker.cluster import Mount, WorkerCluster
 from tests.support.memory_api import MemoryApi
 from tests.unit.kubeocean.builders import OWNER, binding, worker_scope
 from tests.unit.kubeocean.world import listed
 from vkubelet.client.transport import Call
-from vkubelet.errors import Forbidden
+from vkubelet.errors import Forbidden, NotFound, ServerError
 from vkubelet.testing.host import RecordingHost
 
 LOGS = ExtraKind(api_version="logs.example.com/v1", resource="logs", namespaced=False)
@@ -103,8 +104,51 @@ async def test_a_refused_list_names_the_kind_the_right_and_the_remedy() -> None:
         mirror.mirrors.last_error = Forbidden("list logs.logs.example.com", 'cannot list resource "logs"', status=403)
         state = await scene.until(lambda: scene.state if scene.state and not scene.state.holds else None)
         assert state.reason == "RightsMissing"
-        assert 'logs.logs.example.com are not mirrored: list logs.logs.example.com: cannot list resource "logs"' in state.message
+        cause = 'list logs.logs.example.com: cannot list resource "logs" (in the worker cluster)'
+        assert state.message.startswith(f"logs.logs.example.com are not mirrored: {cause}; ")
         assert "kubeocean bind --extra-kinds FILE" in state.message
+
+
+async def test_rights_that_were_removed_stop_changes_and_leave_the_mirrors() -> None:
+    scene = Scene(LOGS, noted=LOGS.note)
+    scene.serve(scene.hub, scene.worker)
+    async with scene.running():
+        mirror = await scene.until(lambda: scene.kinds._running.get(LOGS.title))
+        mirror._originals.last_error = Forbidden("list logs.logs.example.com", "forbidden", status=403)
+        state = await scene.until(lambda: scene.state if scene.state and not scene.state.holds else None)
+        text = "changes of logs.logs.example.com are not mirrored, and existing mirrors stay as they are: "
+        assert state.message.startswith(f"{text}list logs.logs.example.com: forbidden (in the hub); ")
+
+
+class Broken(MemoryApi):
+    """An API server whose etcd does not have the objects of one kind."""
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        if call.path == f"{LOGS.path}/logs":
+            raise ServerError(call.attempt, "etcd is down", status=500)
+        return await super().fetch(call, timeout)
+
+    def open(self, call: Call, timeout: object) -> Any:
+        if call.path == f"{LOGS.path}/logs":
+            raise ServerError(call.attempt, "etcd is down", status=500)
+        return super().open(call, timeout)
+
+
+async def test_a_list_that_fails_from_the_start_is_named_beside_the_other_kinds() -> None:
+    other = ExtraKind(api_version="other.example.com/v1", resource="others")
+    worker = Broken()
+    scene = Scene(other, LOGS, worker=worker)
+    scene.serve(scene.hub, worker)
+    for side in (scene.hub, worker):
+        side.put(other.path, {"resources": [{"name": "others", "namespaced": True, "kind": "Other"}]})
+    async with scene.running():
+        state = await scene.until(lambda: scene.state)
+        assert (state.holds, state.reason) == (False, "NotListed")
+        assert state.message.startswith("logs.logs.example.com are not mirrored: ")
+        assert "etcd is down (in the worker cluster); " in state.message and "check the API server" in state.message
+        worker.lend_to(scene.cluster.client)
+        worker.__class__ = MemoryApi
+        assert await scene.until(lambda: scene.state if scene.state.holds else None)
 
 
 async def test_a_wrong_scope_names_the_setting() -> None:
@@ -125,7 +169,18 @@ class Garbled(MemoryApi):
         return self.page if self.page and call.path == LOGS.path else await super().fetch(call, timeout)
 
 
-@pytest.mark.parametrize(("page", "why"), [(b"<html>please log in</html>", "not valid JSON"), (b"[1]", "not a JSON object")])
+@pytest.mark.parametrize(
+    ("page", "why"),
+    [
+        (b"<html>please log in</html>", "not valid JSON"),
+        (b"[1]", "not a JSON object"),
+        (b'{"resources": 1}', "`resources` is not a list of objects"),
+        (b'{"resources": {"name": "logs"}}', "`resources` is not a list of objects"),
+        (b'{"resources": ["logs"]}', "`resources` is not a list of objects"),
+        (b'{"resources": [{"name": "logs", "kind": {}}]}', "`kind` or `namespaced` of logs cannot be read"),
+        (b'{"resources": [{"name": "logs", "kind": "Log", "namespaced": "false"}]}', "`kind` or `namespaced` of logs cannot be read"),
+    ],
+)
 async def test_a_response_that_cannot_be_read_is_named_and_asked_for_again(page: bytes, why: str) -> None:
     worker = Garbled()
     worker.page = page
@@ -178,3 +233,39 @@ async def test_a_kind_is_recorded_once(noted: str) -> None:
     scene = Scene(LOGS, noted=noted)
     await scene.scope.binding.record_kind(LOGS)
     assert [each.body["metadata"]["annotations"] for each in scene.hub.writes] == ([] if noted else [{keys.MIRRORED_KINDS: LOGS.note}])
+
+
+SPREAD = ExtraKind(api_version="logs.example.com/v1", resource="logs")
+"""Only mirrors in namespaces prevent another mapping of namespaces."""
+NAMESPACED = {"resources": [{"name": "logs", "namespaced": True, "kind": "Log"}]}
+
+
+async def test_a_kind_that_the_worker_does_not_serve_has_no_mirrors_there() -> None:
+    scene = Scene(SPREAD, noted=SPREAD.note)
+    scene.hub.put(LOGS.path, NAMESPACED)
+    async with scene.running():
+        assert scene.kinds.left() == SPREAD.title, "it is not known before the worker is asked"
+        await scene.until(lambda: scene.state)
+        assert scene.kinds.left() == {}
+        scene.worker.put(LOGS.path, NAMESPACED)
+        mirror = await scene.until(lambda: scene.kinds._running.get(SPREAD.title))
+        assert await scene.until(lambda: scene.kinds.left() == {SPREAD.title: 0})
+        mirror.mirrors._failed(NotFound("list logs", "the server could not find the requested resource", status=404))
+        assert scene.kinds.left() == {}, "its definition was deleted, and all objects with it"
+
+
+async def test_a_kind_that_only_the_hub_does_not_serve_is_named_instead_of_counted() -> None:
+    scene = Scene(SPREAD, noted=SPREAD.note)
+    scene.worker.put(LOGS.path, NAMESPACED)
+    async with scene.running():
+        await scene.until(lambda: scene.state)
+        left = scene.kinds.left()
+        assert left == SPREAD.title
+        for informer in (scene.cluster.configmaps, scene.cluster.secrets, scene.cluster.claims):
+            listed(informer)
+        for informer in (scene.cluster.services, scene.cluster.endpointslices):
+            listed(informer)
+        assert _left_in(scene.cluster, left) == (
+            "objects of logs.logs.example.com that have not been listed (the condition ExtraKindsMirrored states why)"
+        )
+        assert _left_in(scene.cluster, {}) == ""

@@ -18,7 +18,7 @@ from tests.unit.kubeocean.builders import OWNER, binding, pod, unknown, worker_s
 from tests.unit.kubeocean.world import listed
 from vkubelet.api.objects import Json, Key, Unknown
 from vkubelet.client.transport import Call
-from vkubelet.errors import Invalid
+from vkubelet.errors import Forbidden, Invalid
 from vkubelet.testing.host import RecordingHost
 
 WIDE = ExtraKind(
@@ -295,6 +295,25 @@ async def test_a_long_refusal_of_the_worker_is_cut() -> None:
     assert await scene.mirror.reconcile(NOTE) == 60.0
     (problem,) = scene.mirror.problems()
     assert problem == "the worker refuses the mirror of Note shop/web: " + "x" * 1000 + "…"
+
+
+class Keeping(MemoryApi):
+    """A worker that grants no right to delete."""
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        if call.method == "DELETE":
+            raise Forbidden(call.attempt, "no right", status=403)
+        return await super().fetch(call, timeout)
+
+
+async def test_a_mirror_that_cannot_be_deleted_is_named_as_such() -> None:
+    scene = Scene(OWN, worker=Keeping())
+    scene.show(note())
+    await scene.mirror.reconcile(NOTE)
+    scene.mirror._originals.store.remove(NOTE)
+    assert await scene.mirror.reconcile(NOTE) == 60.0
+    (problem,) = scene.mirror.problems()
+    assert problem.startswith("the mirror of Note shop/web is not needed and stays: delete notes") and problem.endswith(": no right")
 
 
 def test_a_mirror_from_a_list_whose_items_do_not_name_their_kind_is_no_difference() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kubeocean.binding.conditions import Lists
 from kubeocean.model.keys import PER_NAMESPACE
 from kubeocean.networkpolicies.report import mirroring
 from kubeocean.worker.cluster import Mount
@@ -11,7 +12,7 @@ from tests.unit.kubeocean.builders import OWNER
 
 
 def state(**given: Any) -> tuple[bool, str, str] | None:
-    parts: dict[str, Any] = {"namespaces": ["shop"], "refused": "", "lacking": [], "is_lacking_everywhere": False, "problems": []}
+    parts: dict[str, Any] = {"namespaces": ["shop"], "lists": Lists(), "lacking": [], "is_lacking_everywhere": False, "problems": []}
     found = mirroring(**{**parts, **given}, mount=Mount(OWNER, "mnt", PER_NAMESPACE))
     return (found.holds, found.reason, found.message) if found is not None else None
 
@@ -34,7 +35,7 @@ def test_each_problem_is_named_once_up_to_a_limit() -> None:
 
 def test_missing_rights_of_a_cluster_are_named_with_the_remedy() -> None:
     for given in (
-        {"refused": "list networkpolicies: forbidden"},
+        {"lists": Lists("list networkpolicies: forbidden")},
         {"lacking": ["list networkpolicies: forbidden"], "is_lacking_everywhere": True},
     ):
         found = state(**given)
@@ -46,3 +47,10 @@ def test_rights_that_one_namespace_lacks_are_a_problem_beside_mirrors() -> None:
     """Unbinding then waits for them, since mirrors exist."""
     found = state(lacking=["list networkpolicies in mnt-ml: forbidden"])
     assert found is not None and found[:2] == (False, "Incomplete") and "mnt-ml" in found[2]
+
+
+def test_mirrors_of_an_earlier_time_stay_while_their_lists_are_not_answered() -> None:
+    stays = "changes of NetworkPolicies of the hub do not apply in the worker, and existing mirrors stay as they are: "
+    for lists, reason in ((Lists("forbidden", has_mirrors=True), "RightsMissing"), (Lists("", "500", has_mirrors=True), "NotListed")):
+        found = state(lists=lists)
+        assert found is not None and found[:2] == (False, reason) and found[2].startswith(stays)

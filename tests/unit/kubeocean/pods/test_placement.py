@@ -98,6 +98,48 @@ def test_service_of_another_owner_with_the_name_of_a_mirror_is_not_given(links: 
     assert links.known(pod(namespace="ml"))["DB_SERVICE_HOST"] == "10.1.1.1"
 
 
+class Counted(ServiceLinks):
+    """Counts the Services that are decoded."""
+
+    decoded = 0
+
+    def _reachable(self, service: Unknown) -> Json:
+        self.decoded += 1
+        return super()._reachable(service)
+
+
+def test_services_are_decoded_once_for_all_pods_until_one_or_its_mirror_changes() -> None:
+    host = RecordingHost(client=Client(Connection("https://192.0.2.1")))
+    links = Counted(host, worker_scope(host).worker)
+    for number in range(100):
+        links.informer.adopt(service(f"s{number}", "ml", f"10.1.1.{number}"))
+    links.informer.adopt(service("db", "ml", "10.1.2.1"))
+    caller = pod(namespace="ml")
+
+    def address(decoded: int) -> str:
+        links.decoded = 0
+        found = {links.known(caller)["DB_SERVICE_HOST"] for _ in range(3)}
+        assert links.decoded == decoded
+        return found.pop()
+
+    assert (address(101), address(0)) == ("10.1.2.1", "10.1.2.1")
+    links.informer.adopt(service("db", "other", "10.1.2.9"))
+    assert address(0) == "10.1.2.1"
+    mirror(links, address="10.97.0.9")
+    assert address(101) == "10.97.0.9"
+    links._worker.services._remove(unknown({"metadata": {"name": "db--ml", "namespace": "mnt", "uid": "m", "resourceVersion": "9"}}))
+    assert address(101) == "10.1.2.1"
+    links.informer._remove(service("db", "ml", "10.1.2.1"))
+    assert "DB_SERVICE_HOST" not in links.known(caller)
+
+
+def test_nothing_is_kept_of_a_namespace_without_services(links: ServiceLinks) -> None:
+    assert links.known(pod(namespace="empty")) == {} and links.known(pod(namespace="ml"))
+    for name in ("db", "headless"):
+        links.informer._remove(service(name, "ml", ""))
+    assert not (links._variables or links._mirrored)
+
+
 def test_pod_without_service_links_gets_none(links: ServiceLinks) -> None:
     assert links.known(pod({"enableServiceLinks": False}, namespace="ml")) == {}
 

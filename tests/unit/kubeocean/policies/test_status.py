@@ -64,6 +64,11 @@ def test_nodes_it_decides_about_are_counted_and_named_up_to_a_limit() -> None:
     assert (many["decidingNodes"], len(many["nodes"]), many["nodes"][0]) == (100, 32, "n000")
 
 
+def test_a_message_has_at_most_the_characters_that_the_definition_permits() -> None:
+    condition = get_condition(reported(Verdict("é" * 32_769))["conditions"], "Valid")
+    assert condition is not None and condition["message"] == "é" * 32_767 + "…"
+
+
 def test_amounts_are_told_and_nothing_of_the_earlier_ones_is_left() -> None:
     before = reported(Verdict("", open=True, zone="UTC", amounts=amounts("1")))
     assert (before["offered"], before["leased"]) == ({"cpu": "8"}, {"cpu": "1"})

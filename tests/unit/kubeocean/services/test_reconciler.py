@@ -23,7 +23,7 @@ from tests.unit.kubeocean.services.test_mirror import MOUNT, WEB, endpointslice,
 from tests.unit.kubeocean.world import listed
 from vkubelet.api.objects import Json, Key, Unknown
 from vkubelet.control.informer import Change
-from vkubelet.errors import Forbidden, Unavailable
+from vkubelet.errors import Forbidden, ServerError, Unavailable
 from vkubelet.testing.host import RecordingHost
 
 SERVICES, SLICES = "/api/v1/namespaces/mnt/services", "/apis/discovery.k8s.io/v1/namespaces/mnt/endpointslices"
@@ -179,6 +179,19 @@ async def test_object_of_another_owner_is_left_alone_and_reported(scene: Scene) 
     scene.links.informer.store.remove(WEB)
     await scene.mirror.reconcile(WEB)
     assert scene.writes == [("POST", "services")] and WEB not in scene.mirror._problems
+
+
+async def test_a_list_that_fails_from_the_start_is_reported(scene: Scene) -> None:
+    scene.mirror.slices.ever_synced, scene.mirror.slices.last_error = False, ServerError("list endpointslices", "etcd is down", status=500)
+    reporting = asyncio.create_task(scene.mirror._report())
+    await scene.host.clock.advance(1)
+    state = scene.scope.binding._health.services
+    assert state is not None and (state.holds, state.reason) == (False, "NotListed")
+    assert state.message.startswith("Services are not mirrored: list endpointslices: etcd is down; ")
+    scene.mirror.slices.ever_synced, scene.mirror.slices.last_error = True, None
+    await scene.host.clock.advance(1)
+    assert scene.scope.binding._health.services.holds
+    reporting.cancel()
 
 
 async def test_namespace_out_of_scope_is_not_mirrored_and_a_pod_brings_it_in(scene: Scene) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from kubeocean.binding.conditions import Lists
 from kubeocean.model.keys import PER_NAMESPACE
 from kubeocean.services.report import mirroring
 from kubeocean.worker.cluster import Mount
 from tests.unit.kubeocean.builders import OWNER, unknown
 from vkubelet.api.objects import Unknown
 
+ANSWERED = Lists()
 SHARED, SPREAD = Mount(OWNER, "mnt"), Mount(OWNER, "mnt", PER_NAMESPACE)
 
 
@@ -16,15 +18,15 @@ def service(name: str, namespace: str = "shop") -> Unknown:
 
 
 def message(
-    *services: Unknown, refused: str = "", problems: tuple[str, ...] = (), has_dns: bool = False, mount: Mount = SHARED
+    *services: Unknown, lists: Lists = ANSWERED, problems: tuple[str, ...] = (), has_dns: bool = False, mount: Mount = SHARED
 ) -> tuple[bool, str, str]:
-    found = mirroring(frozenset({"shop"}), services, refused=refused, problems=problems, has_dns=has_dns, mount=mount)
+    found = mirroring(frozenset({"shop"}), services, lists=lists, problems=problems, has_dns=has_dns, mount=mount)
     assert found is not None
     return found.holds, found.reason, found.message
 
 
 def test_without_namespaces_there_is_nothing_to_report() -> None:
-    assert mirroring(frozenset(), [service("web")], refused="x", problems=(), has_dns=False, mount=SHARED) is None
+    assert mirroring(frozenset(), [service("web")], lists=Lists("x"), problems=(), has_dns=False, mount=SHARED) is None
 
 
 def test_message_states_namespaces_and_how_names_resolve() -> None:
@@ -43,8 +45,19 @@ def test_names_that_no_rewrite_leads_to_are_listed() -> None:
 
 
 def test_refused_lists_name_the_remedy() -> None:
-    complete, reason, text = message(refused="list services: forbidden")
-    assert (complete, reason) == (False, "RightsMissing") and "list services: forbidden" in text and "kubeocean bind" in text
+    complete, reason, text = message(lists=Lists("list services: forbidden"))
+    assert (complete, reason) == (False, "RightsMissing") and text.startswith("Services are not mirrored: list services: forbidden; ")
+    assert "kubeocean bind" in text
+
+
+def test_rights_that_were_removed_leave_the_mirrors_and_stop_changes() -> None:
+    for lists in (Lists("list services: forbidden", has_mirrors=True), Lists(failing="list services: x", has_mirrors=True)):
+        assert message(lists=lists)[2].startswith("changes of Services are not mirrored, and existing mirrors stay as they are: list")
+
+
+def test_lists_that_fail_are_named_with_another_remedy() -> None:
+    complete, reason, text = message(lists=Lists(failing="list services: etcd is down"))
+    assert (complete, reason) == (False, "NotListed") and "etcd is down" in text and "kubeocean bind" not in text
 
 
 def test_problems_are_named_up_to_a_limit() -> None:
@@ -56,7 +69,7 @@ def test_namespaces_of_tenants_are_named_and_what_has_only_its_short_name_there(
     text = message(service("web"), service("a--b"), mount=SPREAD)[2]
     assert text.startswith("Services of shop have mirrors in the namespaces mnt-* of the worker") and "leads to" not in text
     long = "n" * 60
-    found = mirroring(frozenset({long}), [service("web", long)], refused="", problems=(), has_dns=False, mount=SPREAD)
+    found = mirroring(frozenset({long}), [service("web", long)], lists=Lists(), problems=(), has_dns=False, mount=SPREAD)
     assert found is not None and f"only the short name leads to {long}/web" in found.message
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubeocean.model import keys
 from kubeocean.pods.translate import physical_pod
 from kubeocean.worker.cluster import Mount, WorkerCluster, head_of
 from tests.unit.kubeocean.builders import OWNER, TARGET, physical, pod, unknown
+from vkubelet.api.codec import encode_json
 from vkubelet.api.names import LAST_APPLIED
 from vkubelet.api.objects import Key, Pod
 from vkubelet.client.connection import Connection
@@ -32,6 +37,33 @@ def test_what_a_physical_pod_names_is_used_even_if_no_virtual_pod_is_known() -> 
     assert worker.is_used(Key("default", "conf"))
     assert not worker.is_used(Key("default", "other"))
     assert not worker.is_used(Key("elsewhere", "conf"))
+
+
+def test_the_pods_of_a_namespace_are_not_searched_for_each_copy() -> None:
+    """Otherwise a namespace that empties costs the square of its pods."""
+    worker = cluster(
+        *(
+            of(pod({"volumes": [{"name": "c", "configMap": {"name": f"conf-{number}"}}]}, name=f"web-{number}", uid=f"uid-{number}"))
+            for number in range(100)
+        )
+    )
+    search, found = worker.pods.store.by_index, list[Pod]()
+
+    def counted(index: str, value: str) -> list[Pod]:
+        pods = search(index, value)
+        found.extend(pods)
+        return pods
+
+    worker.pods.store.by_index = counted  # type: ignore[method-assign]
+    assert all(worker.is_used(Key("default", f"conf-{number}")) for number in range(100)) and len(found) == 100
+    assert not any(worker.is_used(Key("default", f"none-{number}")) for number in range(100)) and len(found) == 100
+
+
+@given(name=st.text("ab-", min_size=1, max_size=40), around=st.text("a-0f", max_size=40), after=st.text("a-0f", max_size=3))
+def test_a_name_is_found_wherever_a_spec_contains_it(name: str, around: str, after: str) -> None:
+    copied = keys.physical_name("default", name)
+    spec = encode_json({"name": f"{around}{copied}{after}"})
+    assert keys.hash_of(copied) in keys.hashes_in(spec)
 
 
 def test_everything_is_used_while_the_pods_are_not_known() -> None:
