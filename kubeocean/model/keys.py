@@ -286,7 +286,7 @@ def hashes_in(text: bytes) -> list[str]:
 
 
 def hash_of(name: str) -> str:
-    """Returns the hash at the end of a `physical_name`."""
+    """Returns the hash in a `physical_name`."""
     return name[-_HASH_LENGTH:]
 
 
