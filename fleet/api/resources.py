@@ -14,6 +14,7 @@ REGISTER_GROUP: Final = "register.open-cluster-management.io"
 WORK_GROUP: Final = "work.open-cluster-management.io"
 ADDON_GROUP: Final = "addon.open-cluster-management.io"
 FLEET_GROUP: Final = "cluster.kubernetes-fleet.io"
+PLACEMENT_GROUP: Final = "placement.kubernetes-fleet.io"
 INVENTORY_GROUP: Final = "multicluster.x-k8s.io"
 
 MANAGEDCLUSTERS: Final = Resource(CLUSTER_GROUP, "v1", "managedclusters", "ManagedCluster", False, Unknown)
@@ -28,6 +29,9 @@ MANAGEDCLUSTERADDONS: Final = Resource(ADDON_GROUP, "v1alpha1", "managedclustera
 MEMBERCLUSTERS: Final = Resource(FLEET_GROUP, "v1beta1", "memberclusters", "MemberCluster", False, Unknown)
 INTERNALMEMBERCLUSTERS: Final = Resource(FLEET_GROUP, "v1beta1", "internalmemberclusters", "InternalMemberCluster", True, Unknown)
 CLUSTERPROFILES: Final = Resource(INVENTORY_GROUP, "v1alpha1", "clusterprofiles", "ClusterProfile", True, Unknown)
+
+CLUSTER_LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease", True, Unknown)
+"""The Leases of clusters; one is renewed so often that its times are read only when they count."""
 
 DEFINED: Final = (
     MANAGEDCLUSTERS,

@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-PROGRAMS = ("vkubelet", "kubeocean")
+PROGRAMS = ("vkubelet", "kubeocean", "fleet")
 _LATER = (
     *("uvloop", "kubeocean.dashboard.command"),
     *("vkubelet_providers.minimal", "vkubelet_providers.mock", "vkubelet_providers.process"),

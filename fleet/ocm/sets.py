@@ -1,0 +1,119 @@
+"""Sets of clusters: creates the two that always exist, and reports which sets are empty and which bindings have a set.
+
+Invariant: the clusters of a set are computed from their labels alone; a cluster that is being deleted belongs to none.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from fleet.api import keys
+from fleet.api.clusters import BY_LABELS, EXCLUSIVE, ManagedClusterSet, ManagedClusterSetBinding
+from fleet.api.resources import MANAGEDCLUSTERSETBINDINGS, MANAGEDCLUSTERSETS
+from fleet.clusters.hub import Hub, synced
+from fleet.clusters.records import Records, condition
+from fleet.clusters.registry import Registry
+from vkubelet.api.objects import Json, Unknown, diff_merge
+from vkubelet.api.selectors import match_label_selector
+from vkubelet.control.informer import Change
+from vkubelet.control.store import Store
+
+EMPTY: Final = "ClusterSetEmpty"
+NONE_MATCHED: Final = "NoClusterMatched"
+SELECTED: Final = "ClustersSelected"
+BOUND: Final = "Bound"
+SET_FOUND: Final = "ClusterSetBound"
+SET_MISSING: Final = "ClusterSetNotFound"
+
+_BY_SET = "set"
+STANDARD: Final[Mapping[str, Json]] = {
+    keys.DEFAULT_SET: {"clusterSelector": {"selectorType": EXCLUSIVE}},
+    keys.GLOBAL_SET: {"clusterSelector": {"selectorType": BY_LABELS, "labelSelector": {}}},
+}
+"""Specs of the sets that always exist."""
+
+
+def selects(chosen: ManagedClusterSet, labels: Mapping[str, str]) -> bool:
+    """Checks whether a cluster with these labels belongs to a set."""
+    if chosen.selector_type == EXCLUSIVE:
+        return labels.get(keys.CLUSTER_SET) == chosen.meta.name
+    return chosen.selector_type == BY_LABELS and match_label_selector(chosen.selector, labels)
+
+
+def set_condition_of(name: str, count: int) -> Json:
+    """Returns the condition of a set with so many clusters."""
+    if not count:
+        return condition(EMPTY, "True", NONE_MATCHED, f"no cluster belongs to the set; label clusters with {keys.CLUSTER_SET}={name}")
+    return condition(EMPTY, "False", SELECTED, f"{count} clusters belong to the set")
+
+
+def binding_condition(name: str, *, exists: bool) -> Json:
+    """Returns the condition of a binding to a set."""
+    if exists:
+        return condition(BOUND, "True", SET_FOUND, f"ManagedClusterSet {name} exists")
+    return condition(BOUND, "False", SET_MISSING, f"ManagedClusterSet {name} does not exist; create it, or bind another set")
+
+
+class ClusterSets:
+    """Controller of sets and of their bindings, by the name of the set."""
+
+    def __init__(self, hub: Hub, registry: Registry) -> None:
+        self._hub = hub
+        self._registry = registry
+        self._sets = Records(hub, MANAGEDCLUSTERSETS)
+        store: Store[Unknown] = Store(indexes={_BY_SET: lambda obj: (ManagedClusterSetBinding.parse(obj).cluster_set,)})
+        self.bindings = Records(hub, MANAGEDCLUSTERSETBINDINGS, store=store)
+        self.informers = [self._sets.informer, self.bindings.informer]
+        """The watches that are this controller's own."""
+        self.controller = hub.controller("sets", self.reconcile)
+        self._sets.informer.on_change(lambda change: self.controller.add(change.key.name))
+        self.bindings.informer.on_change(self._binding_changed)
+        registry.managed.informer.on_change(self._cluster_changed)
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        await synced([*self.informers, *self._registry.informers])
+        for name in STANDARD:
+            self.controller.add(name)
+        await self.controller.run()
+
+    def members(self, name: str) -> list[str]:
+        """Returns the names of the clusters of a set; none when it does not exist."""
+        found = self._sets.get(name)
+        if found is None:
+            return []
+        chosen = ManagedClusterSet.parse(found)
+        known = [(each, self._registry.managed_cluster(each)) for each in self._registry.names()]
+        return [each for each, cluster in known if cluster and not cluster.deleting and selects(chosen, cluster.meta.labels)]
+
+    async def reconcile(self, name: str) -> None:
+        """Reports one set and its bindings. Raises ApiError."""
+        obj = self._sets.get(name)
+        if name in STANDARD:
+            obj = await self._restore(name, obj)
+        if obj is not None:
+            await self._sets.report(obj, [set_condition_of(name, len(self.members(name)))])
+        for binding in self.bindings.informer.store.by_index(_BY_SET, name):
+            await self.bindings.report(binding, [binding_condition(name, exists=obj is not None)])
+
+    async def _restore(self, name: str, obj: Unknown | None) -> Unknown:
+        """Creates a set that always exists, or gives it its spec again unless its annotation forbids that. Raises ApiError."""
+        spec = STANDARD[name]
+        if obj is None:
+            made = await self._hub.client.create(MANAGEDCLUSTERSETS, {"metadata": {"name": name}, "spec": spec})
+            self._sets.informer.adopt(made)
+            return made
+        difference = diff_merge((obj.body.get("spec") or {}).get("clusterSelector") or {}, spec["clusterSelector"])
+        if not difference or obj.metadata.annotations.get(keys.AUTO_UPDATE) == "false":
+            return obj
+        return await self._sets.patch(obj, {"spec": {"clusterSelector": difference}})
+
+    def _binding_changed(self, change: Change[Unknown]) -> None:
+        for each in (change.old, change.new):
+            if each is not None:
+                self.controller.add(ManagedClusterSetBinding.parse(each).cluster_set)
+
+    def _cluster_changed(self, change: Change[Unknown]) -> None:
+        """Checks all sets when the labels of a cluster change; which they match is not known without."""
+        before, after = (each and (each.metadata.labels, each.metadata.deletion_timestamp) for each in (change.old, change.new))
+        if before != after:
+            self.controller.add_many([obj.metadata.name for obj in self._sets.informer.store])
