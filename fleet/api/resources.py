@@ -3,9 +3,11 @@
 Invariant: the YAML in `fleet/manifests` is the only copy of the definitions.
 """
 
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Final
 
+from fleet.api import keys
 from vkubelet.api.objects import Resource, Unknown
 
 CLUSTER_GROUP: Final = "cluster.open-cluster-management.io"
@@ -28,6 +30,7 @@ MANIFESTWORKS: Final = Resource(WORK_GROUP, "v1", "manifestworks", "ManifestWork
 MANAGEDCLUSTERADDONS: Final = Resource(ADDON_GROUP, "v1alpha1", "managedclusteraddons", "ManagedClusterAddOn", True, Unknown)
 MEMBERCLUSTERS: Final = Resource(FLEET_GROUP, "v1beta1", "memberclusters", "MemberCluster", False, Unknown)
 INTERNALMEMBERCLUSTERS: Final = Resource(FLEET_GROUP, "v1beta1", "internalmemberclusters", "InternalMemberCluster", True, Unknown)
+MEMBERWORKS: Final = Resource(PLACEMENT_GROUP, "v1beta1", "works", "Work", True, Unknown)
 CLUSTERPROFILES: Final = Resource(INVENTORY_GROUP, "v1alpha1", "clusterprofiles", "ClusterProfile", True, Unknown)
 
 CLUSTER_LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease", True, Unknown)
@@ -44,6 +47,12 @@ DEFINED: Final = (
     INTERNALMEMBERCLUSTERS,
     CLUSTERPROFILES,
 )
+
+
+def admission_policies(label_prefixes: Sequence[str] = (keys.AGENT_PREFIX,)) -> str:
+    """Returns the YAML of the admission policies; a worker may change labels of its own record under these prefixes."""
+    text = files("fleet").joinpath("manifests", "admissionpolicies.yaml").read_text(encoding="utf-8")
+    return text.replace(f"['{keys.AGENT_PREFIX}']", f"[{', '.join(repr(each) for each in label_prefixes)}]")
 
 
 def definition(resource: Resource[Unknown]) -> str:

@@ -59,7 +59,7 @@ class Mirror:
         self._registry = registry
         self._members = members
         self._written: dict[str, bytes] = {}
-        """What was applied for each cluster: a mirror with further labels is applied once, which drops those that its origin had."""
+        """The metadata applied for each cluster: a mirror with further labels is applied once, to drop those that its origin had."""
         self._contested: set[str] = set()
         self.informers: list[Informer[Unknown]] = []
         self.controller = hub.controller("mirrors", self.reconcile)
@@ -115,7 +115,7 @@ class Mirror:
         return found.metadata.deletion_timestamp is not None or denied
 
     async def _write(self, resource: Resource[Unknown], desired: Json, *, live: Unknown | None) -> None:
-        name, digest = desired["metadata"]["name"], encode_json(desired)
+        name, digest = desired["metadata"]["name"], encode_json(desired["metadata"])
         if live is not None and not differs(live.body, desired):
             further = set(live.metadata.labels) - set(desired["metadata"]["labels"])
             if not further or self._written.get(name) == digest:
@@ -147,8 +147,8 @@ class Mirror:
             return
         self._contested.add(managed.name)
         message = (
-            f"ManagedCluster and MemberCluster {managed.name} were created by other clients; {origin.value} is the older, and counts as the "
-            f"origin. Delete one of them, or annotate the other with {keys.ORIGIN}={origin.value}"
+            f"ManagedCluster and MemberCluster {managed.name} are of other clients; {origin.value} is older, and counts as the origin. "
+            f"Delete one of them, or annotate the other with {keys.ORIGIN}={origin.value}"
         )
         self._hub.event(resource, obj, reason=CONTESTED, message=message, warning=True)
 

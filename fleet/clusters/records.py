@@ -13,7 +13,7 @@ from vkubelet.client.rest import PatchKind
 from vkubelet.control.store import Store
 
 
-def condition(type_: str, status: str, reason: str, message: str) -> Json:
+def condition(type_: str, status: str, reason: str, *, message: str) -> Json:
     """Builds a condition without its time and generation."""
     return {"type": type_, "status": status, "reason": reason, "message": message}
 

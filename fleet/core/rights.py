@@ -103,8 +103,8 @@ def _kubefleet_rules() -> tuple[Rule, ...]:
     return (
         Rule("*", "*", group=FLEET_GROUP, why=f"Reads and writes members. {grants}"),
         Rule("*", "*", group=PLACEMENT_GROUP, why=f"Releases the works of members that leave. {grants}"),
-        Rule("events", "*", why=grants),
-        Rule("events", "*", group="events.k8s.io", why=grants),
+        Rule("events", f"{READ} create patch update", why=grants),
+        Rule("events", f"{READ} create patch update", group="events.k8s.io", why=grants),
         Rule("roles", _WRITE, group=RBAC, why="Grants the rights of members in their namespaces."),
         Rule("namespaces", "patch delete", why="Labels the namespaces of members, and deletes them when members have left."),
         Rule("managedclusters", "create delete", group=CLUSTER_GROUP, why=mirrors),

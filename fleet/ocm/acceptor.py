@@ -111,7 +111,7 @@ class Acceptor:
         if not decision.status:
             return
         known = has_condition(obj, HUB_ACCEPTED, status=decision.status, reason=decision.reason)
-        accepted = condition(HUB_ACCEPTED, decision.status, decision.reason, decision.message)
+        accepted = condition(HUB_ACCEPTED, decision.status, decision.reason, message=decision.message)
         await self._registry.managed.report(obj, [accepted])
         if not known:
             warning = decision.reason not in (ACCEPTED, DENIED)

@@ -194,11 +194,11 @@ class Health:
         grace = grace_multiple(cluster) * cluster.lease_seconds
         message = f"Lease {cluster.name}/{keys.LEASE} was not renewed for {grace} s, {last}; check the agent and its connection to the hub"
         for addon in self._addons.informer.store.by_index(_BY_CLUSTER, cluster.name):
-            await self._addons.report(addon, [condition(_ADDON_AVAILABLE, "Unknown", LEASE_STOPPED, message)])
+            await self._addons.report(addon, [condition(_ADDON_AVAILABLE, "Unknown", LEASE_STOPPED, message=message)])
         self._hub.event(MANAGEDCLUSTERS, obj, reason=LEASE_STOPPED, message=message, warning=True)
         with bind(cluster=cluster.name):
             log.info("cluster is not heard of")
-        return condition(AVAILABLE, "Unknown", LEASE_STOPPED, message)
+        return condition(AVAILABLE, "Unknown", LEASE_STOPPED, message=message)
 
     def _clock_condition(self, cluster: ManagedCluster, obj: Unknown) -> list[Json]:
         """Returns the condition of the clock when it changes."""
@@ -212,7 +212,7 @@ class Health:
             message = f"the clock of the cluster differs from that of the hub by {limit} s or more; synchronize both with a time server"
         if not checks_clock(cluster):
             message = f"not compared, because of annotation {keys.SKIP_CLOCK_CHECK}"
-        return [condition(CLOCK_SYNCED, status, reason, message)]
+        return [condition(CLOCK_SYNCED, status, reason, message=message)]
 
     async def _mark(self, obj: Unknown, addons: Sequence[Unknown]) -> None:
         """Writes the taint of the cluster's health, and the labels of its addons, if they differ. Raises ApiError."""

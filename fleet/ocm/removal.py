@@ -79,7 +79,9 @@ class Removal:
                 again, obj = await self._remove_contents(obj, cluster)
             except ApiError as error:
                 if not error.retryable:
-                    await self._registry.managed.report(obj, [condition(DELETING, "True", FAILED, f"cannot remove the cluster: {error}")])
+                    await self._registry.managed.report(
+                        obj, [condition(DELETING, "True", FAILED, message=f"cannot remove the cluster: {error}")]
+                    )
                 raise
             if again is not None:
                 return again
@@ -98,10 +100,10 @@ class Removal:
         addons = (await self._hub.client.list(MANAGEDCLUSTERADDONS, where)).items
         works = (await self._hub.client.list(MANIFESTWORKS, where)).items
         if not addons and not works:
-            done = condition(DELETING, "True", NONE_LEFT, "no ManagedClusterAddOn and no ManifestWork is left")
+            done = condition(DELETING, "True", NONE_LEFT, message="no ManagedClusterAddOn and no ManifestWork is left")
             return None, await self._registry.managed.report(obj, [done])
         resource, left = (MANAGEDCLUSTERADDONS, addons) if addons else (MANIFESTWORKS, works)
-        obj = await self._registry.managed.report(obj, [condition(DELETING, "True", REMAINING, remaining_text(addons, works))])
+        obj = await self._registry.managed.report(obj, [condition(DELETING, "True", REMAINING, message=remaining_text(addons, works))])
         for each in next_to_delete(left):
             await self._kept.delete(resource, each)
         if self._is_forced(obj, cluster):

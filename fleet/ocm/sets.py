@@ -3,7 +3,7 @@
 Invariant: the clusters of a set are computed from their labels alone; a cluster that is being deleted belongs to none.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from fleet.api import keys
@@ -42,15 +42,17 @@ def selects(chosen: ManagedClusterSet, labels: Mapping[str, str]) -> bool:
 def set_condition_of(name: str, count: int) -> Json:
     """Returns the condition of a set with so many clusters."""
     if not count:
-        return condition(EMPTY, "True", NONE_MATCHED, f"no cluster belongs to the set; label clusters with {keys.CLUSTER_SET}={name}")
-    return condition(EMPTY, "False", SELECTED, f"{count} clusters belong to the set")
+        return condition(
+            EMPTY, "True", NONE_MATCHED, message=f"no cluster belongs to the set; label clusters with {keys.CLUSTER_SET}={name}"
+        )
+    return condition(EMPTY, "False", SELECTED, message=f"{count} clusters belong to the set")
 
 
 def binding_condition(name: str, *, exists: bool) -> Json:
     """Returns the condition of a binding to a set."""
     if exists:
-        return condition(BOUND, "True", SET_FOUND, f"ManagedClusterSet {name} exists")
-    return condition(BOUND, "False", SET_MISSING, f"ManagedClusterSet {name} does not exist; create it, or bind another set")
+        return condition(BOUND, "True", SET_FOUND, message=f"ManagedClusterSet {name} exists")
+    return condition(BOUND, "False", SET_MISSING, message=f"ManagedClusterSet {name} does not exist; create it, or bind another set")
 
 
 class ClusterSets:
@@ -61,12 +63,13 @@ class ClusterSets:
         self._registry = registry
         self._sets = Records(hub, MANAGEDCLUSTERSETS)
         store: Store[Unknown] = Store(indexes={_BY_SET: lambda obj: (ManagedClusterSetBinding.parse(obj).cluster_set,)})
-        self.bindings = Records(hub, MANAGEDCLUSTERSETBINDINGS, store=store)
-        self.informers = [self._sets.informer, self.bindings.informer]
+        self._bindings = Records(hub, MANAGEDCLUSTERSETBINDINGS, store=store)
+        self.informers = [self._sets.informer, self._bindings.informer]
         """The watches that are this controller's own."""
         self.controller = hub.controller("sets", self.reconcile)
-        self._sets.informer.on_change(lambda change: self.controller.add(change.key.name))
-        self.bindings.informer.on_change(self._binding_changed)
+        self._listeners: list[Callable[[], None]] = []
+        self._sets.informer.on_change(self._set_changed)
+        self._bindings.informer.on_change(self._binding_changed)
         registry.managed.informer.on_change(self._cluster_changed)
 
     async def run(self) -> None:
@@ -85,6 +88,22 @@ class ClusterSets:
         known = [(each, self._registry.managed_cluster(each)) for each in self._registry.names()]
         return [each for each, cluster in known if cluster and not cluster.deleting and selects(chosen, cluster.meta.labels)]
 
+    def namespaces_of(self, cluster: str) -> dict[str, str]:
+        """Returns the namespaces that have a binding to a set of the cluster, each with the first of these sets."""
+        found: dict[str, str] = {}
+        known = self._registry.managed_cluster(cluster)
+        for obj in sorted(self._sets.informer.store, key=lambda each: each.metadata.name):
+            chosen = ManagedClusterSet.parse(obj)
+            if known is None or not selects(chosen, known.meta.labels):
+                continue
+            for binding in self._bindings.informer.store.by_index(_BY_SET, chosen.meta.name):
+                found.setdefault(binding.metadata.namespace, chosen.meta.name)
+        return found
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Registers `listener()` for when another namespace may have a binding to the set of a cluster."""
+        self._listeners.append(listener)
+
     async def reconcile(self, name: str) -> None:
         """Reports one set and its bindings. Raises ApiError."""
         obj = self._sets.get(name)
@@ -92,8 +111,8 @@ class ClusterSets:
             obj = await self._restore(name, obj)
         if obj is not None:
             await self._sets.report(obj, [set_condition_of(name, len(self.members(name)))])
-        for binding in self.bindings.informer.store.by_index(_BY_SET, name):
-            await self.bindings.report(binding, [binding_condition(name, exists=obj is not None)])
+        for binding in self._bindings.informer.store.by_index(_BY_SET, name):
+            await self._bindings.report(binding, [binding_condition(name, exists=obj is not None)])
 
     async def _restore(self, name: str, obj: Unknown | None) -> Unknown:
         """Creates a set that always exists, or gives it its spec again unless its annotation forbids that. Raises ApiError."""
@@ -107,10 +126,19 @@ class ClusterSets:
             return obj
         return await self._sets.patch(obj, {"spec": {"clusterSelector": difference}})
 
+    def _set_changed(self, change: Change[Unknown]) -> None:
+        self.controller.add(change.key.name)
+        self._notify(change)
+
+    def _notify(self, change: Change[Unknown]) -> None:
+        for listener in self._listeners if change.more_than_status else ():
+            listener()
+
     def _binding_changed(self, change: Change[Unknown]) -> None:
         for each in (change.old, change.new):
             if each is not None:
                 self.controller.add(ManagedClusterSetBinding.parse(each).cluster_set)
+        self._notify(change)
 
     def _cluster_changed(self, change: Change[Unknown]) -> None:
         """Checks all sets when the labels of a cluster change; which they match is not known without."""

@@ -10,7 +10,10 @@ from typing import Protocol
 
 from fleet.api import keys
 from fleet.clusters.hub import Hub, start
+from fleet.clusters.mirror import Mirror
+from fleet.clusters.profiles import Profiles
 from fleet.clusters.registry import Registry
+from fleet.kubefleet.members import Members
 from fleet.ocm.acceptor import Acceptor
 from fleet.ocm.approver import Approver
 from fleet.ocm.health import Health
@@ -51,12 +54,22 @@ class HubProcess(LeaderProcess):
         self.registry = Registry(hub, with_members="kubefleet" in settings.modules)
         self._namespaces = hub.informer(NAMESPACES)
         self._health = Health(hub, self.registry)
+        sets = ClusterSets(hub, self.registry)
         self._parts: dict[str, Part] = {
             "acceptance": Acceptor(hub, self.registry, self._namespaces, namespace=own.namespace),
             "requests": Approver(hub, self.registry, trusted=own.auto_approve_users),
             "health": self._health,
-            "sets": ClusterSets(hub, self.registry),
+            "sets": sets,
         }
+        if "inventory" in settings.modules:
+            profiles = Profiles(hub, self.registry, sets.namespaces_of, namespace=own.profile_namespace, threshold=own.heartbeat_threshold)
+            sets.on_change(profiles.check_all)
+            self._parts["profiles"] = profiles
+        members = self.registry.members
+        if members is not None:
+            force_after = own.force_leave_after
+            self._parts["members"] = Members(hub, self.registry, members, namespaces=self._namespaces, force_after=force_after)
+            self._parts["mirrors"] = Mirror(hub, self.registry, members)
 
     @property
     def _informers(self) -> list[Informer[Unknown]]:
