@@ -180,6 +180,4 @@ def _published(name: str, foreign: Sequence[str]) -> Json:
     if not foreign:
         return condition(PUBLISHED, "True", IN_PLACE, message="the ClusterProfiles of the cluster exist")
     where = ", ".join(f"{namespace}/{name}" for namespace in foreign)
-    return condition(
-        PUBLISHED, "False", FOREIGN, message=f"ClusterProfile {where} belongs to another manager; delete it to have it published"
-    )
+    return condition(PUBLISHED, "False", FOREIGN, message=f"ClusterProfile {where} is of another manager; delete it to publish the cluster")

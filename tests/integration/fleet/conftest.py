@@ -15,7 +15,7 @@ from fleet.api import keys
 from fleet.api.resources import DEFINED, definition
 from fleet.core.rights import hub_rules
 from fleet.ocm.acceptance import hub_objects
-from tests.integration.fleet.player import Caller
+from tests.integration.fleet.player import Body, Caller
 from tests.support.bound import established
 from tests.support.program import Program, eventually
 from vkubelet.api.rbac import granted
@@ -51,6 +51,12 @@ def admin(fleet_hub: ControlPlane) -> Caller:
     return Caller(fleet_hub.kubeconfig)
 
 
+@pytest.fixture
+def bootstrap(prepared: ControlPlane) -> Caller:
+    """An identity that may ask to join, and nothing more."""
+    return Caller(prepared.client_config("bootstrap", ["system:bootstrappers:managedcluster"]))
+
+
 @pytest.fixture(scope="session")
 def prepared(fleet_hub: ControlPlane) -> ControlPlane:
     """A hub with the shared roles, the bootstrap identity, and the rights of the process for the user "fleet-hub"."""
@@ -63,9 +69,16 @@ def prepared(fleet_hub: ControlPlane) -> ControlPlane:
 
 
 @pytest.fixture
-def program(prepared: ControlPlane, tmp_path: Path) -> Iterator[Program]:
-    """`fleet hub` with its own rights and nothing more; settings in `settings.yaml` of `tmp_path` replace these."""
-    settings = {"health": {"health_address": "127.0.0.1:0", "metrics_address": "127.0.0.1:0"}, "log": {"level": "DEBUG"}}
+def hub_settings() -> Body:
+    """The section `hub:`; modules override it."""
+    return {}
+
+
+@pytest.fixture
+def program(prepared: ControlPlane, tmp_path: Path, hub_settings: Body) -> Iterator[Program]:
+    """`fleet hub` with its own rights and nothing more."""
+    anywhere = {"health_address": "127.0.0.1:0", "metrics_address": "127.0.0.1:0"}
+    settings = {"health": anywhere, "log": {"level": "DEBUG"}, "hub": hub_settings}
     config = tmp_path / "settings.yaml"
     config.write_text(yaml.safe_dump(settings))
     kubeconfig = prepared.client_config(keys.HUB)

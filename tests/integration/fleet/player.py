@@ -23,6 +23,7 @@ from kubernetes import client as k8s
 
 from tests.support.program import eventually
 from tests.support.witness import api_client
+from vkubelet.testing.cluster import ControlPlane
 
 Body = dict[str, Any]
 
@@ -217,3 +218,143 @@ async def issued(admin: Caller, name: str) -> bytes:
         return str((await admin.call("GET", f"{CSRS}/{name}")).get("status", {}).get("certificate", ""))
 
     return base64.b64decode(await eventually(certificate, f"a certificate for {name}"))
+
+
+# --- A cluster that joins -----------------------------------------------------------------------------------------------------------------
+
+ACCEPTED = ("True", "HubClusterAdminAccepted")
+
+
+async def record(bootstrap: Caller, name: str, *, seconds: int = 60) -> None:
+    """What an agent does first."""
+    await bootstrap.create(
+        CLUSTERS,
+        {
+            "apiVersion": "cluster.open-cluster-management.io/v1",
+            "kind": "ManagedCluster",
+            "metadata": {"name": name},
+            "spec": {"leaseDurationSeconds": seconds},
+        },
+    )
+
+
+async def certified(prepared: ControlPlane, bootstrap: Caller, admin: Caller, name: str) -> Agent:
+    """The agent of a recorded cluster whose request a person has approved."""
+    key = new_key()
+    request = await request_certificate(bootstrap, name, key)
+    await approve(admin, request)
+    return Agent.of(name, prepared.kubeconfig, await issued(admin, request), key)
+
+
+async def accept(admin: Caller, name: str, *, accepts: bool = True) -> None:
+    await admin.merge(f"{CLUSTERS}/{name}", {"spec": {"hubAcceptsClient": accepts}})
+
+
+async def has_condition(admin: Caller, name: str, type_: str, wanted: tuple[str, str]) -> None:
+    """Waits for a condition of a ManagedCluster."""
+    await reaches(admin, f"{CLUSTERS}/{name}", type_, wanted)
+
+
+async def reaches(admin: Caller, path: str, type_: str, wanted: tuple[str, str]) -> None:
+    """Waits for status and reason of a condition."""
+
+    async def check() -> bool:
+        return conditions(await admin.get(path)).get(type_) == wanted
+
+    await eventually(check, f"{type_} of {path} is {wanted}")
+
+
+async def answers(agent: Agent, method: str, path: str, status: int) -> None:
+    """Waits until a request of the agent gets this status: the authorizer learns of roles by a watch."""
+
+    async def check() -> bool:
+        return await agent.own.status_of(method, path, {} if method == "PATCH" else None) == status
+
+    await eventually(check, f"{method} {path} of {agent.cluster} gets {status}")
+
+
+async def joined(prepared: ControlPlane, bootstrap: Caller, admin: Caller, name: str, *, seconds: int = 60) -> Agent:
+    """The agent of a cluster that has joined."""
+    await record(bootstrap, name, seconds=seconds)
+    agent = await certified(prepared, bootstrap, admin, name)
+    await accept(admin, name)
+    await has_condition(admin, name, "HubAcceptedManagedCluster", ACCEPTED)
+    await answers(agent, "GET", lease(name), 200)
+    await agent.renew()
+    await agent.report_joined()
+    return agent
+
+
+async def gone(admin: Caller, path: str) -> None:
+    """Waits until an object is removed."""
+
+    async def check() -> bool:
+        return await admin.get(path) is None
+
+    await eventually(check, f"{path} is removed")
+
+
+def work(cluster: str, name: str, **metadata: object) -> Body:
+    return {
+        "apiVersion": "work.open-cluster-management.io/v1",
+        "kind": "ManifestWork",
+        "metadata": {"name": name, "namespace": cluster, **metadata},
+        "spec": {},
+    }
+
+
+def addon(cluster: str, name: str, **metadata: object) -> Body:
+    return {
+        "apiVersion": "addon.open-cluster-management.io/v1alpha1",
+        "kind": "ManagedClusterAddOn",
+        "metadata": {"name": name, "namespace": cluster, **metadata},
+        "spec": {},
+    }
+
+
+# --- Members ------------------------------------------------------------------------------------------------------------------------------
+
+
+def member(name: str, *, user: str = "", taints: list[Body] | None = None, **metadata: Any) -> Body:
+    return {
+        "apiVersion": "cluster.kubernetes-fleet.io/v1beta1",
+        "kind": "MemberCluster",
+        "metadata": {"name": name, **metadata},
+        "spec": {"identity": {"kind": "User", "name": user or f"agent-of-{name}"}, **({"taints": taints} if taints else {})},
+    }
+
+
+def managed(name: str, *, accepted: bool = True, **metadata: Any) -> Body:
+    return {
+        "apiVersion": "cluster.open-cluster-management.io/v1",
+        "kind": "ManagedCluster",
+        "metadata": {"name": name, **metadata},
+        "spec": {"hubAcceptsClient": accepted},
+    }
+
+
+async def agent_of(prepared: ControlPlane, name: str) -> Caller:
+    """The agent of a member, once it may read its InternalMemberCluster."""
+    agent = Caller(prepared.client_config(f"agent-of-{name}"))
+
+    async def allowed() -> bool:
+        return await agent.status_of("GET", internal(name)) == 200
+
+    await eventually(allowed, f"the agent of {name} may read its InternalMemberCluster")
+    return agent
+
+
+async def report(agent: Caller, name: str, *, joined: str = "True", **status: Any) -> None:
+    """What an agent reports of itself."""
+    now = rfc3339(datetime.now(UTC))[:19] + "Z"
+    common = {"message": "", "lastTransitionTime": now}
+    own = [
+        {"type": "Joined", "status": joined, "reason": "InternalMemberClusterJoined", **common},
+        {"type": "Healthy", "status": "True", "reason": "InternalMemberClusterHealthy", **common},
+    ]
+    agents = [{"type": "MemberAgent", "conditions": own, "lastReceivedHeartbeat": now}]
+    await agent.merge(f"{internal(name)}/status", {"status": {"agentStatus": agents, **status}})
+
+
+async def found(admin: Caller, path: str) -> Body:
+    return await eventually(lambda: admin.get(path), f"{path} exists")

@@ -5,86 +5,31 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.fleet.player import (
+    ACCEPTED,
     CLUSTERS,
     CSRS,
     RBAC,
-    Agent,
-    Body,
     Caller,
-    approve,
-    conditions,
+    accept,
+    answers,
+    certified,
+    gone,
+    has_condition,
     issued,
+    joined,
     lease,
     new_key,
+    record,
     request_certificate,
     taints,
+    work,
     works,
 )
 from tests.support.program import eventually, holds
 from vkubelet.testing.cluster import ControlPlane
 
 pytestmark = pytest.mark.usefixtures("program")
-ACCEPTED = ("True", "HubClusterAdminAccepted")
 ROLE = "open-cluster-management:managedcluster"
-
-
-@pytest.fixture
-def bootstrap(prepared: ControlPlane) -> Caller:
-    """An identity that may ask to join, and nothing more."""
-    return Caller(prepared.client_config("bootstrap", ["system:bootstrappers:managedcluster"]))
-
-
-async def record(bootstrap: Caller, name: str, *, seconds: int = 60) -> None:
-    """What an agent does first."""
-    await bootstrap.create(
-        CLUSTERS,
-        {
-            "apiVersion": "cluster.open-cluster-management.io/v1",
-            "kind": "ManagedCluster",
-            "metadata": {"name": name},
-            "spec": {"leaseDurationSeconds": seconds},
-        },
-    )
-
-
-async def certified(prepared: ControlPlane, bootstrap: Caller, admin: Caller, name: str) -> Agent:
-    """The agent of a recorded cluster whose request a person has approved."""
-    key = new_key()
-    request = await request_certificate(bootstrap, name, key)
-    await approve(admin, request)
-    return Agent.of(name, prepared.kubeconfig, await issued(admin, request), key)
-
-
-async def accept(admin: Caller, name: str, *, accepts: bool = True) -> None:
-    await admin.merge(f"{CLUSTERS}/{name}", {"spec": {"hubAcceptsClient": accepts}})
-
-
-async def has_condition(admin: Caller, name: str, type_: str, wanted: tuple[str, str]) -> None:
-    async def check() -> bool:
-        return conditions(await admin.get(f"{CLUSTERS}/{name}")).get(type_) == wanted
-
-    await eventually(check, f"{type_} of {name} is {wanted}")
-
-
-async def answers(agent: Agent, method: str, path: str, status: int) -> None:
-    """Waits until a request of the agent gets this status: the authorizer learns of roles by a watch."""
-
-    async def check() -> bool:
-        return await agent.own.status_of(method, path, {} if method == "PATCH" else None) == status
-
-    await eventually(check, f"{method} {path} of {agent.cluster} gets {status}")
-
-
-async def joined(prepared: ControlPlane, bootstrap: Caller, admin: Caller, name: str, *, seconds: int = 60) -> Agent:
-    """The agent of a cluster that has joined."""
-    await record(bootstrap, name, seconds=seconds)
-    agent = await certified(prepared, bootstrap, admin, name)
-    await accept(admin, name)
-    await has_condition(admin, name, "HubAcceptedManagedCluster", ACCEPTED)
-    await answers(agent, "GET", lease(name), 200)
-    await agent.renew()
-    await agent.report_joined()
-    return agent
 
 
 async def test_f_107_a_cluster_joins_when_both_have_consented(prepared: ControlPlane, bootstrap: Caller, admin: Caller) -> None:
@@ -198,7 +143,7 @@ async def test_f_51_a_namespace_of_another_purpose_is_not_used(prepared: Control
     await has_condition(admin, "j8", "HubAcceptedManagedCluster", ("False", "Error"))
     assert await admin.items(f"{RBAC}/namespaces/j8/rolebindings") == []
     await admin.delete(f"{CLUSTERS}/j8")
-    await eventually(lambda: gone(admin, f"{CLUSTERS}/j8"), "the record is removed")
+    await gone(admin, f"{CLUSTERS}/j8")
     left = await admin.call("GET", "/api/v1/namespaces/j8")
     assert "deletionTimestamp" not in left["metadata"] and "open-cluster-management.io/cluster-name" not in left["metadata"]["labels"]
     await record(bootstrap, "j8")
@@ -214,17 +159,4 @@ async def test_f_51_a_cluster_of_a_reserved_name_is_refused(bootstrap: Caller, a
     await has_condition(admin, "kube-system", "HubAcceptedManagedCluster", ("False", "Error"))
     assert not await admin.items(f"{RBAC}/namespaces/kube-system/rolebindings?labelSelector=open-cluster-management.io/cluster-name")
     await admin.delete(f"{CLUSTERS}/kube-system")
-    await eventually(lambda: gone(admin, f"{CLUSTERS}/kube-system"), "the record is removed")
-
-
-async def gone(admin: Caller, path: str) -> bool:
-    return await admin.get(path) is None
-
-
-def work(cluster: str, name: str, **metadata: object) -> Body:
-    return {
-        "apiVersion": "work.open-cluster-management.io/v1",
-        "kind": "ManifestWork",
-        "metadata": {"name": name, "namespace": cluster, **metadata},
-        "spec": {},
-    }
+    await gone(admin, f"{CLUSTERS}/kube-system")
