@@ -30,7 +30,7 @@ class HubSettings:
     profile_namespace: str = keys.NAMESPACE
     """Namespace of the ClusterProfiles of MemberClusters."""
     heartbeat_threshold: float = 60.0
-    """Age of the heartbeat of a member from which on its ClusterProfile reports that it is lost."""
+    """Age of the heartbeat of a member from which on its ClusterProfile reports MemberAgentHeartbeatLost."""
     force_leave_after: float = 900.0
     """Delay after which a MemberCluster is removed although its agent has not acknowledged that it leaves."""
 

@@ -50,7 +50,7 @@ DEFINED: Final = (
 
 
 def admission_policies(label_prefixes: Sequence[str] = (keys.AGENT_PREFIX,)) -> str:
-    """Returns the YAML of the admission policies; a worker may change labels of its own record under these prefixes."""
+    """Returns the YAML of the admission policies; a worker may change those labels of its record that have these prefixes."""
     text = files("fleet").joinpath("manifests", "admissionpolicies.yaml").read_text(encoding="utf-8")
     return text.replace(f"['{keys.AGENT_PREFIX}']", f"[{', '.join(repr(each) for each in label_prefixes)}]")
 

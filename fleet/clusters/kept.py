@@ -21,14 +21,14 @@ _HEAD = ("apiVersion", "kind", "metadata")
 
 
 def contains(live: object, desired: object) -> bool:
-    """Checks that the desired fields have their values; lists are equal as a whole."""
+    """Checks that the desired fields have their values; a list must be equal."""
     if isinstance(desired, Mapping):
         return isinstance(live, Mapping) and all(contains(live.get(name), value) for name, value in desired.items())
     return live == desired
 
 
 def is_kept(live: JsonView, desired: JsonView) -> bool:
-    """Checks that an object needs no write. What a Lease says belongs to the client that renews it."""
+    """Checks that an object needs no write. The spec of a Lease belongs to the client that renews it."""
     metadata, wanted = live["metadata"], dict(desired["metadata"])
     listed = {name: wanted.pop(name) for name in _SETS if name in wanted}
     if any(not contains_each(metadata.get(name) or (), entries) for name, entries in listed.items()):

@@ -61,7 +61,7 @@ class Profiles:
         self.controller.add_many(self._registry.names())
 
     async def reconcile(self, name: str) -> float | None:
-        """Publishes one cluster; returns the seconds until its heartbeat counts as lost. Raises ApiError."""
+        """Publishes one cluster; returns the seconds until its last heartbeat is too old. Raises ApiError."""
         desired = {each.namespace: each for each in self._desired(name)}
         member = self._registry.member_cluster(name)
         if member is not None and not member.deleting and is_published(member):

@@ -55,7 +55,7 @@ class Registry:
         return self._members.get(name)
 
     def accepts(self, name: str) -> bool:
-        """Whether a cluster is accepted, and not being deleted."""
+        """Checks that a cluster is accepted, and not being deleted."""
         found = self._managed.get(name)
         return found is not None and found.accepted and not found.deleting
 

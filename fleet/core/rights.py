@@ -1,7 +1,7 @@
 """Rights of the process `fleet hub`, each with its reason (pure).
 
-Invariant: this is the only list. The API server lets nobody grant a right that he lacks, so the process has the rights of every accepted
-cluster itself; roles that all clusters share it may bind, by their names, without having what they grant.
+Invariant: this is the only list. The API server lets no client grant a right that it lacks, so the process has the rights of every accepted
+cluster itself; it may bind the roles that all clusters share, by their names, without having what they grant.
 """
 
 from collections.abc import Collection, Iterable

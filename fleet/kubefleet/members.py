@@ -1,6 +1,6 @@
-"""Members: prepares each MemberCluster, copies what its agents report, and ends its membership when it is deleted.
+"""Members: prepares each MemberCluster, copies what its agents report, and releases it when it is deleted.
 
-Invariant: the finalizer stands before anything is created, and what was placed in a worker stays there when it leaves.
+Invariant: the finalizer stands before anything is created, and what was placed in a worker remains when it leaves.
 """
 
 import logging
@@ -205,7 +205,7 @@ def _meta(obj: Unknown | None) -> ObjectMeta | None:
 
 
 def _is_news(obj: Unknown, condition: Json) -> bool:
-    """Checks whether a condition is worth an Event; Unknown is where every member begins."""
+    """Checks whether a condition is worth an Event; every member is Unknown at first."""
     known = has_condition(obj, condition["type"], status=condition["status"], reason=condition["reason"])
     return not known and condition["status"] != "Unknown"
 

@@ -68,7 +68,7 @@ class Approver:
         elif requests.first_obstacle(request, others=others, trusted=self._trusted):
             self._record(obj, request, obstacle)
         elif self._registry.managed.get(request.cluster) is not None:
-            # Accepted first: a process that ends in between finds the request again.
+            # Accepted first: a process that stops in between finds the request again.
             await self._accept(request.cluster)
             await self._approve(obj, f"requested by {request.requester}, which hub.auto_approve_users names")
 

@@ -71,7 +71,7 @@ class Watching:
         return not self.broken and self._informer.synced and self._clock.monotonic() - self._ticked < _STANDSTILL
 
     async def next_break(self) -> None:
-        """Returns at the end of the next break."""
+        """Returns when the next break is over."""
         await self._informer.wait_synced()
         self._ticked = self._clock.monotonic()
         while True:
@@ -184,11 +184,11 @@ class Health:
             return None
         now, seconds = self._watching.now(), cluster.lease_seconds
         left = (pulse.due(now=now, seconds=seconds, multiple=grace_multiple(cluster)) - now).total_seconds()
-        # A final verdict changes by events alone; one that waits for the end of a break is checked again.
+        # A final verdict changes by events alone; one that a break has delayed is checked again.
         return left if left > 0 else None if self._watching.continuous else float(seconds)
 
     async def _lose(self, obj: Unknown, cluster: ManagedCluster) -> Json:
-        """Reports the addons of a cluster that is not heard of, then returns the condition of the cluster. Raises ApiError."""
+        """Reports the addons of a cluster whose Lease is not renewed, then returns the condition of the cluster. Raises ApiError."""
         pulse = self._pulses[cluster.name]
         last = f"last at {pulse.last:%Y-%m-%dT%H:%M:%SZ}" if pulse.last is not None else "never"
         grace = grace_multiple(cluster) * cluster.lease_seconds
@@ -197,7 +197,7 @@ class Health:
             await self._addons.report(addon, [condition(_ADDON_AVAILABLE, "Unknown", LEASE_STOPPED, message=message)])
         self._hub.event(MANAGEDCLUSTERS, obj, reason=LEASE_STOPPED, message=message, warning=True)
         with bind(cluster=cluster.name):
-            log.info("cluster is not heard of")
+            log.info("cluster is unreachable")
         return condition(AVAILABLE, "Unknown", LEASE_STOPPED, message=message)
 
     def _clock_condition(self, cluster: ManagedCluster, obj: Unknown) -> list[Json]:

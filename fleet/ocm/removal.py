@@ -60,7 +60,7 @@ def force_after(cluster: ManagedCluster) -> timedelta | None:
 
 
 class Removal:
-    """Ends the records of deleted clusters, for the controller that created their objects."""
+    """Removes deleted clusters, for the controller that created their objects."""
 
     def __init__(self, hub: Hub, registry: Registry, kept: KeptObjects, *, namespace: str) -> None:
         self._hub = hub

@@ -1,9 +1,11 @@
-"""Sets of clusters: creates the two that always exist, and reports which sets are empty and which bindings have a set.
+"""Sets of clusters: creates the two that always exist, reports which are empty and which bindings have a set, and reports to each
+cluster which namespaces its sets prescribe.
 
 Invariant: the clusters of a set are computed from their labels alone; a cluster that is being deleted belongs to none.
 """
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from fleet.api import keys
@@ -12,7 +14,7 @@ from fleet.api.resources import MANAGEDCLUSTERSETBINDINGS, MANAGEDCLUSTERSETS
 from fleet.clusters.hub import Hub, synced
 from fleet.clusters.records import Records, condition
 from fleet.clusters.registry import Registry
-from vkubelet.api.objects import Json, Unknown, diff_merge
+from vkubelet.api.objects import Json, JsonView, Unknown, diff_merge
 from vkubelet.api.selectors import match_label_selector
 from vkubelet.control.informer import Change
 from vkubelet.control.store import Store
@@ -25,6 +27,8 @@ SET_FOUND: Final = "ClusterSetBound"
 SET_MISSING: Final = "ClusterSetNotFound"
 
 _BY_SET = "set"
+_GATHERED = 0.2
+"""Seconds for which changes of clusters are gathered: each counts for every set."""
 STANDARD: Final[Mapping[str, Json]] = {
     keys.DEFAULT_SET: {"clusterSelector": {"selectorType": EXCLUSIVE}},
     keys.GLOBAL_SET: {"clusterSelector": {"selectorType": BY_LABELS, "labelSelector": {}}},
@@ -55,6 +59,13 @@ def binding_condition(name: str, *, exists: bool) -> Json:
     return condition(BOUND, "False", SET_MISSING, message=f"ManagedClusterSet {name} does not exist; create it, or bind another set")
 
 
+def managed_namespaces(sets: Sequence[ManagedClusterSet], live: Sequence[JsonView]) -> list[Json]:
+    """Returns the namespaces that sets prescribe, each with the conditions that it has."""
+    known = {(each.get("clusterSet"), each.get("name")): dict(each) for each in live}
+    wanted = [(each.meta.name, name) for each in sets for name in each.namespaces]
+    return [known.get(key) or {"clusterSet": key[0], "name": key[1]} for key in wanted]
+
+
 class ClusterSets:
     """Controller of sets and of their bindings, by the name of the set."""
 
@@ -67,6 +78,7 @@ class ClusterSets:
         self.informers = [self._sets.informer, self._bindings.informer]
         """The watches that are this controller's own."""
         self.controller = hub.controller("sets", self.reconcile)
+        self.prescriptions = hub.controller("managed namespaces", self.prescribe)
         self._listeners: list[Callable[[], None]] = []
         self._sets.informer.on_change(self._set_changed)
         self._bindings.informer.on_change(self._binding_changed)
@@ -77,7 +89,9 @@ class ClusterSets:
         await synced([*self.informers, *self._registry.informers])
         for name in STANDARD:
             self.controller.add(name)
-        await self.controller.run()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.controller.run(), name="sets")
+            group.create_task(self.prescriptions.run(), name="managed namespaces")
 
     def members(self, name: str) -> list[str]:
         """Returns the names of the clusters of a set; none when it does not exist."""
@@ -91,14 +105,17 @@ class ClusterSets:
     def namespaces_of(self, cluster: str) -> dict[str, str]:
         """Returns the namespaces that have a binding to a set of the cluster, each with the first of these sets."""
         found: dict[str, str] = {}
-        known = self._registry.managed_cluster(cluster)
-        for obj in sorted(self._sets.informer.store, key=lambda each: each.metadata.name):
-            chosen = ManagedClusterSet.parse(obj)
-            if known is None or not selects(chosen, known.meta.labels):
-                continue
+        for chosen in self._sets_of(cluster):
             for binding in self._bindings.informer.store.by_index(_BY_SET, chosen.meta.name):
                 found.setdefault(binding.metadata.namespace, chosen.meta.name)
         return found
+
+    def _sets_of(self, cluster: str) -> list[ManagedClusterSet]:
+        known = self._registry.managed_cluster(cluster)
+        if known is None or known.deleting:
+            return []
+        parsed = map(ManagedClusterSet.parse, sorted(self._sets.informer.store, key=lambda each: each.metadata.name))
+        return [each for each in parsed if selects(each, known.meta.labels)]
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Registers `listener()` for when another namespace may have a binding to the set of a cluster."""
@@ -114,6 +131,16 @@ class ClusterSets:
         for binding in self._bindings.informer.store.by_index(_BY_SET, name):
             await self._bindings.report(binding, [binding_condition(name, exists=obj is not None)])
 
+    async def prescribe(self, cluster: str) -> None:
+        """Reports to one cluster which namespaces it is to have; its agent adds their conditions. Raises ApiError."""
+        obj = self._registry.managed.get(cluster)
+        if obj is None or obj.metadata.deletion_timestamp is not None:
+            return
+        live = (obj.body.get("status") or {}).get("managedNamespaces") or []
+        listed = managed_namespaces(self._sets_of(cluster), live)
+        if listed != live:
+            await self._registry.managed.report(obj, (), {"managedNamespaces": listed})
+
     async def _restore(self, name: str, obj: Unknown | None) -> Unknown:
         """Creates a set that always exists, or gives it its spec again unless its annotation forbids that. Raises ApiError."""
         spec = STANDARD[name]
@@ -128,6 +155,8 @@ class ClusterSets:
 
     def _set_changed(self, change: Change[Unknown]) -> None:
         self.controller.add(change.key.name)
+        if change.more_than_status:
+            self.prescriptions.add_many(self._registry.names())
         self._notify(change)
 
     def _notify(self, change: Change[Unknown]) -> None:
@@ -144,4 +173,6 @@ class ClusterSets:
         """Checks all sets when the labels of a cluster change; which they match is not known without."""
         before, after = (each and (each.metadata.labels, each.metadata.deletion_timestamp) for each in (change.old, change.new))
         if before != after:
-            self.controller.add_many([obj.metadata.name for obj in self._sets.informer.store])
+            self.prescriptions.add(change.key.name)
+            for obj in self._sets.informer.store:
+                self.controller.add(obj.metadata.name, after=_GATHERED)

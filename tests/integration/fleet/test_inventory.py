@@ -59,6 +59,10 @@ def binding(namespace: str, name: str) -> Body:
     }
 
 
+async def prescribed(admin: Caller, cluster: str, *namespaces: Body) -> bool:
+    return ((await admin.call("GET", f"{CLUSTERS}/{cluster}")).get("status") or {}).get("managedNamespaces", []) == [*namespaces]
+
+
 async def test_f_151_two_sets_always_exist_and_are_corrected(admin: Caller) -> None:
     first = await found(admin, f"{SETS}/global")
     await found(admin, f"{SETS}/default")
@@ -89,8 +93,11 @@ async def test_f_151_f_152_sets_and_bindings_report_what_they_have(admin: Caller
     await reaches(admin, f"{SETS}/blue", "ClusterSetEmpty", EMPTY)
     await admin.create(CLUSTERS, managed("s1", labels={LABEL: "blue"}))
     await reaches(admin, f"{SETS}/blue", "ClusterSetEmpty", SELECTED)
+    await admin.merge(f"{SETS}/blue", {"spec": {"managedNamespaces": [{"name": "shared"}]}})
+    await eventually(lambda: prescribed(admin, "s1", {"clusterSet": "blue", "name": "shared"}), "the namespace (F-153)")
     await admin.merge(f"{CLUSTERS}/s1", {"metadata": {"labels": {LABEL: "default"}}})
     await reaches(admin, f"{SETS}/blue", "ClusterSetEmpty", EMPTY)
+    await eventually(lambda: prescribed(admin, "s1"), "no namespace")
     await admin.delete(f"{SETS}/blue")
     await reaches(admin, bindings(namespace, "blue"), "Bound", ("False", "ClusterSetNotFound"))
 

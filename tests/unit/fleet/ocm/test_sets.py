@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fleet.api.clusters import ManagedClusterSet
-from fleet.ocm.sets import STANDARD, binding_condition, selects, set_condition_of
+from fleet.ocm.sets import STANDARD, binding_condition, managed_namespaces, selects, set_condition_of
 from tests.unit.fleet.builders import unknown
 
 LABEL = "cluster.open-cluster-management.io/clusterset"
@@ -34,6 +34,13 @@ def test_f_151_clusters_belong_to_a_set_by_its_label_or_its_selector(selector: A
 
 def test_f_151_the_global_set_selects_every_cluster() -> None:
     assert selects(chosen("global", **STANDARD["global"]["clusterSelector"]), {"any": "thing"})
+
+
+def test_f_153_a_cluster_gets_the_namespaces_of_its_sets_and_keeps_their_conditions() -> None:
+    body = {"metadata": {"name": "blue"}, "spec": {"managedNamespaces": [{"name": "a"}, {"name": "b"}]}}
+    known = {"clusterSet": "blue", "name": "b", "conditions": [{"type": "NamespaceAvailable"}]}
+    listed = managed_namespaces([ManagedClusterSet.parse(unknown(body))], [known, {"clusterSet": "red", "name": "a"}])
+    assert listed == [{"clusterSet": "blue", "name": "a"}, known]
 
 
 def test_f_151_f_152_conditions_have_the_reasons_of_the_api() -> None:
