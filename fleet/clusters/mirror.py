@@ -8,7 +8,7 @@ import logging
 from typing import Final
 
 from fleet.api import keys
-from fleet.api.clusters import NO_SELECT_IF_NEW, ManagedCluster, MemberCluster
+from fleet.api.clusters import HUB_ACCEPTED, NO_SELECT_IF_NEW, ManagedCluster, MemberCluster, holds
 from fleet.api.resources import MANAGEDCLUSTERS, MEMBERCLUSTERS
 from fleet.clusters.hub import Hub, synced
 from fleet.clusters.kept import contains
@@ -82,7 +82,7 @@ class Mirror:
             await self._follow_cluster(managed, member)
         elif managed is not None and member is not None:
             self._record_contest(managed, member)
-        elif managed is not None and managed.accepted and not managed.deleting:
+        elif managed is not None and managed.accepted and not managed.deleting and holds(managed.conditions, HUB_ACCEPTED):
             await self._write(MEMBERCLUSTERS, mirrored_member(managed), live=None)
         elif member is not None and not member.deleting and not keys.name_problem(name):
             await self._write(MANAGEDCLUSTERS, mirrored_cluster(member, None), live=None)

@@ -9,19 +9,7 @@ from typing import Final
 
 from attrs import field, frozen
 
-from fleet.api import keys
-from fleet.api.clusters import (
-    AGENT_HEALTHY,
-    AVAILABLE,
-    CLUSTER_JOINED,
-    MEMBER_JOINED,
-    Condition,
-    ManagedCluster,
-    MemberCluster,
-    Property,
-    condition_of,
-    holds,
-)
+from fleet.api import clusters, keys
 from fleet.api.resources import CLUSTERPROFILES
 from fleet.core.taints import written
 from vkubelet.api.objects import Json, JsonView
@@ -49,7 +37,7 @@ class Profile:
     manager: str
     labels: Mapping[str, str] = field(factory=dict)
     version: str = ""
-    properties: Mapping[str, Property] = field(factory=dict)
+    properties: Mapping[str, clusters.Property] = field(factory=dict)
     access: Sequence[Json] = ()
     conditions: Sequence[Json] = ()
 
@@ -84,7 +72,7 @@ class Profile:
         return {name: value for name, value in found.items() if value or name in live}
 
 
-def member_profile(member: MemberCluster, namespace: str, *, health: Json) -> Profile:
+def member_profile(member: clusters.MemberCluster, namespace: str, *, health: Json) -> Profile:
     """Returns the profile of a joined MemberCluster."""
     properties = member.state.properties
     version = properties.get(keys.K8S_VERSION)
@@ -99,16 +87,16 @@ def member_profile(member: MemberCluster, namespace: str, *, health: Json) -> Pr
     )
 
 
-def managed_profile(cluster: ManagedCluster, namespace: str, *, cluster_set: str) -> Profile:
+def managed_profile(cluster: clusters.ManagedCluster, namespace: str, *, cluster_set: str) -> Profile:
     """Returns the profile of a ManagedCluster for a namespace that has a binding to its set."""
-    found = (_renamed(cluster, AVAILABLE, HEALTHY), _renamed(cluster, CLUSTER_JOINED, JOINED))
+    found = (_renamed(cluster, clusters.AVAILABLE, HEALTHY), _renamed(cluster, clusters.CLUSTER_JOINED, JOINED))
     return Profile(
         name=cluster.name,
         namespace=namespace,
         manager=OCM,
         labels={keys.PROFILE_SET: cluster_set},
         version=cluster.version,
-        properties={name: Property(value) for name, value in cluster.claims.items()},
+        properties={name: clusters.Property(value) for name, value in cluster.claims.items()},
         access=access_providers(cluster.claims),
         conditions=found,
     )
@@ -122,10 +110,10 @@ def access_providers(properties: Mapping[str, str]) -> list[Json]:
     return [{"name": PROVIDER, "cluster": {"server": server, **({"certificate-authority-data": authority} if authority else {})}}]
 
 
-def member_health(member: MemberCluster, *, heartbeat: datetime | None, now: datetime, threshold: float) -> Json:
+def member_health(member: clusters.MemberCluster, *, heartbeat: datetime | None, now: datetime, threshold: float) -> Json:
     """Returns the condition ControlPlaneHealthy of a member; `heartbeat` is the last one on the hub's clock."""
     agent = member.state.agent()
-    health = condition_of(agent.conditions, AGENT_HEALTHY) if agent is not None else None
+    health = clusters.condition_of(agent.conditions, clusters.AGENT_HEALTHY) if agent is not None else None
     if agent is None:
         return _healthy("Unknown", NO_STATUS, "the agent of the member has not reported a status; check the agent in the worker")
     if health is None:
@@ -140,13 +128,15 @@ def member_health(member: MemberCluster, *, heartbeat: datetime | None, now: dat
     return _healthy("True", SERVER_HEALTHY, "the API server of the worker is healthy")
 
 
-def is_published(member: MemberCluster) -> bool:
+def is_published(member: clusters.MemberCluster) -> bool:
     """Checks whether a member has a profile: it has joined, and does not leave."""
-    return holds(member.state.conditions, MEMBER_JOINED) and not member.deleting
+    return clusters.holds(member.state.conditions, clusters.MEMBER_JOINED) and not member.deleting
 
 
-def _renamed(cluster: ManagedCluster, type_: str, shown: str) -> Json:
-    found = condition_of(cluster.conditions, type_) or Condition(type_, "Unknown", "NotReported", "the agent has not reported it")
+def _renamed(cluster: clusters.ManagedCluster, type_: str, shown: str) -> Json:
+    found = clusters.condition_of(cluster.conditions, type_) or clusters.Condition(
+        type_, "Unknown", "NotReported", "the agent has not reported it"
+    )
     return {"type": shown, "status": found.status, "reason": found.reason, "message": found.message}
 
 

@@ -7,22 +7,16 @@ cluster itself; it may bind the roles that all clusters share, by their names, w
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from fleet.api import keys
-from fleet.api.resources import (
-    ADDON_GROUP,
-    CLUSTER_GROUP,
-    FLEET_GROUP,
-    INVENTORY_GROUP,
-    PLACEMENT_GROUP,
-    REGISTER_GROUP,
-    WORK_GROUP,
-)
+from fleet.api import keys, resources
 from vkubelet.api.objects import Json
 from vkubelet.api.rbac import RBAC, READ, Rule, granted
 
 INVENTORY: Final = "inventory"
 KUBEFLEET: Final = "kubefleet"
 
+_CLUSTERS, _REGISTER, _PROFILES = resources.CLUSTER_GROUP, resources.REGISTER_GROUP, resources.INVENTORY_GROUP
+_WORKS, _ADDONS = resources.WORK_GROUP, resources.ADDON_GROUP
+_FLEET, _PLACEMENT = resources.FLEET_GROUP, resources.PLACEMENT_GROUP
 _CERTIFICATES: Final = "certificates.k8s.io"
 _LEASES: Final = "coordination.k8s.io"
 _WRITE: Final = f"{READ} create patch delete"
@@ -44,13 +38,13 @@ def hub_objects(account: str = keys.HUB, *, namespace: str = keys.NAMESPACE, mod
 def _record_rules() -> tuple[Rule, ...]:
     sets = "Creates the sets default and global, and corrects them."
     return (
-        Rule("managedclusters", f"{READ} patch", group=CLUSTER_GROUP, why="Reads the records of clusters; adds finalizers and taints."),
-        Rule("managedclusters/status", "patch", group=CLUSTER_GROUP, why="Reports acceptance, health and removal of clusters."),
-        Rule("managedclusters/accept", "update", group=REGISTER_GROUP, why="Accepts clusters of trusted users, and mirrors of members."),
-        Rule("managedclustersets", f"{READ} create patch", group=CLUSTER_GROUP, why=sets),
-        Rule("managedclustersets/join", "create", group=CLUSTER_GROUP, why="Adds clusters without a set to the set default."),
-        Rule("managedclustersetbindings", READ, group=CLUSTER_GROUP, why="Reads which namespaces use which sets."),
-        Rule("managedclustersets/status managedclustersetbindings/status", "patch", group=CLUSTER_GROUP, why="Reports sets and bindings."),
+        Rule("managedclusters", f"{READ} patch", group=_CLUSTERS, why="Reads the records of clusters; adds finalizers and taints."),
+        Rule("managedclusters/status", "patch", group=_CLUSTERS, why="Reports acceptance, health and removal of clusters."),
+        Rule("managedclusters/accept", "update", group=_REGISTER, why="Accepts clusters of trusted users, and mirrors of members."),
+        Rule("managedclustersets", f"{READ} create patch", group=_CLUSTERS, why=sets),
+        Rule("managedclustersets/join", "create", group=_CLUSTERS, why="Adds clusters without a set to the set default."),
+        Rule("managedclustersetbindings", READ, group=_CLUSTERS, why="Reads which namespaces use which sets."),
+        Rule("managedclustersets/status managedclustersetbindings/status", "patch", group=_CLUSTERS, why="Reports sets and bindings."),
     )
 
 
@@ -74,26 +68,26 @@ def _granting_rules() -> tuple[Rule, ...]:
         Rule("clusterroles", "bind", group=RBAC, names=shared, why="Binds the two roles that all clusters share."),
         Rule("roles", "bind", group=RBAC, names=keys.GATEWAY_CLIENTS, why="Binds the role that lets clusters reach the gateway."),
         Rule("certificatesigningrequests", "create", group=_CERTIFICATES, why=grants),
-        Rule("managedclusters", "update", group=CLUSTER_GROUP, why=grants),
-        Rule("managedclusters/status", "update", group=CLUSTER_GROUP, why=grants),
-        Rule("managedclusters/clientcertificates", "renew", group=REGISTER_GROUP, why=grants),
-        Rule("managedclusters/tunnel", "create", group=REGISTER_GROUP, why=grants),
+        Rule("managedclusters", "update", group=_CLUSTERS, why=grants),
+        Rule("managedclusters/status", "update", group=_CLUSTERS, why=grants),
+        Rule("managedclusters/clientcertificates", "renew", group=_REGISTER, why=grants),
+        Rule("managedclusters/tunnel", "create", group=_REGISTER, why=grants),
     )
 
 
 def _removal_rules() -> tuple[Rule, ...]:
     removes = "Removes the contents of the namespaces of deleted clusters."
     return (
-        Rule("manifestworks", f"{READ} patch delete", group=WORK_GROUP, why=removes),
-        Rule("managedclusteraddons", f"{READ} patch delete", group=ADDON_GROUP, why=removes),
-        Rule("managedclusteraddons/status", "patch", group=ADDON_GROUP, why="Reports addons of unreachable clusters as unknown."),
+        Rule("manifestworks", f"{READ} patch delete", group=_WORKS, why=removes),
+        Rule("managedclusteraddons", f"{READ} patch delete", group=_ADDONS, why=removes),
+        Rule("managedclusteraddons/status", "patch", group=_ADDONS, why="Reports addons of unreachable clusters as unknown."),
     )
 
 
 def _inventory_rules() -> tuple[Rule, ...]:
     return (
-        Rule("clusterprofiles", _WRITE, group=INVENTORY_GROUP, why="Publishes a ClusterProfile of each cluster."),
-        Rule("clusterprofiles/status", "patch", group=INVENTORY_GROUP, why="Reports the state of clusters to readers of ClusterProfiles."),
+        Rule("clusterprofiles", _WRITE, group=_PROFILES, why="Publishes a ClusterProfile of each cluster."),
+        Rule("clusterprofiles/status", "patch", group=_PROFILES, why="Reports the state of clusters to readers of ClusterProfiles."),
     )
 
 
@@ -101,13 +95,13 @@ def _kubefleet_rules() -> tuple[Rule, ...]:
     grants = "Granted to each member in its own namespace."
     mirrors = "Creates ManagedClusters that mirror members, and deletes them with these."
     return (
-        Rule("*", "*", group=FLEET_GROUP, why=f"Reads and writes members. {grants}"),
-        Rule("*", "*", group=PLACEMENT_GROUP, why=f"Releases the works of members that leave. {grants}"),
+        Rule("*", "*", group=_FLEET, why=f"Reads and writes members. {grants}"),
+        Rule("*", "*", group=_PLACEMENT, why=f"Releases the works of members that leave. {grants}"),
         Rule("events", f"{READ} create patch update", why=grants),
         Rule("events", f"{READ} create patch update", group="events.k8s.io", why=grants),
         Rule("roles", _WRITE, group=RBAC, why="Grants the rights of members in their namespaces."),
         Rule("namespaces", "patch delete", why="Labels the namespaces of members, and deletes them when members have left."),
-        Rule("managedclusters", "create delete", group=CLUSTER_GROUP, why=mirrors),
+        Rule("managedclusters", "create delete", group=_CLUSTERS, why=mirrors),
     )
 
 

@@ -14,18 +14,7 @@ from fleet.clusters.kept import KeptObjects
 from fleet.clusters.records import Records, has_condition
 from fleet.clusters.registry import Registry
 from fleet.core.view import Door
-from fleet.kubefleet.membership import (
-    COPIED,
-    COPIED_FIELDS,
-    Agents,
-    agents_of,
-    desired_state,
-    joined_condition,
-    leave_due,
-    member_objects,
-    namespace_obstacle,
-    ready_condition,
-)
+from fleet.kubefleet import membership
 from vkubelet.api.objects import NAMESPACES, ROLEBINDINGS, ROLES, Json, ObjectMeta, Unknown
 from vkubelet.client.rest import Selection
 from vkubelet.clock import parse_rfc3339
@@ -76,10 +65,10 @@ class Members:
             return await self._leave(obj, member)
         problem = next((str(each) for each in member.validate() if each.field == "metadata.name"), "")
         if problem:
-            await self._members.report(obj, [ready_condition(problem)])
+            await self._members.report(obj, [membership.ready_condition(problem)])
             return None
         obj = await self._members.hold(obj, [keys.MEMBER_FINALIZER])
-        obstacle = namespace_obstacle(member, _meta(self._namespace_of(member)))
+        obstacle = membership.namespace_obstacle(member, _meta(self._namespace_of(member)))
         if not obstacle:
             obstacle = self._identity_problem(member)
             try:
@@ -106,7 +95,7 @@ class Members:
         return self._kept.get(INTERNALMEMBERCLUSTERS, member.name, keys.member_namespace(member.name))
 
     async def _keep(self, obj: Unknown, member: MemberCluster, *, revoked: bool = False) -> None:
-        wanted = member_objects(member, state=desired_state(member), revoked=revoked)
+        wanted = membership.member_objects(member, state=membership.desired_state(member), revoked=revoked)
         known = {each["kind"] for each in wanted if self._exists(each)}
         for body in await self._kept.keep(wanted):
             what = f"{body['kind']} {body['metadata']['name']}"
@@ -122,10 +111,10 @@ class Members:
     async def _report(self, obj: Unknown, member: MemberCluster, obstacle: str) -> None:
         live = self._internal_of(member)
         status = (live.body.get("status") or {}) if live is not None else {}
-        agents = agents_of(InternalMemberCluster.parse(live) if live is not None else None)
-        ready, joined = ready_condition(obstacle), joined_condition(agents)
-        copied = [each for each in status.get("conditions") or () if each.get("type") in COPIED]
-        fields = {name: status[name] for name in COPIED_FIELDS if name in status}
+        agents = membership.agents_of(InternalMemberCluster.parse(live) if live is not None else None)
+        ready, joined = membership.ready_condition(obstacle), membership.joined_condition(agents)
+        copied = [each for each in status.get("conditions") or () if each.get("type") in membership.COPIED]
+        fields = {name: status[name] for name in membership.COPIED_FIELDS if name in status}
         news = [each for each in (ready, joined) if _is_news(obj, each)]
         await self._members.report(obj, [ready, joined, *map(_plain, copied)], fields)
         for each in news:
@@ -137,13 +126,13 @@ class Members:
         if keys.MEMBER_FINALIZER not in obj.metadata.finalizers:
             return None
         namespace = self._namespace_of(member)
-        if namespace is not None and not namespace_obstacle(member, namespace.metadata):
+        if namespace is not None and not membership.namespace_obstacle(member, namespace.metadata):
             left = await self._until_left(obj, member)
             if left is not None:
                 return left
             await self._release_works(member)
             await self._delete_namespace(member)
-        await self._members.report(self._members.latest(obj), [joined_condition(Agents.LEFT)])
+        await self._members.report(self._members.latest(obj), [membership.joined_condition(membership.Agents.LEFT)])
         self._hub.event(MEMBERCLUSTERS, obj, reason="MemberClusterLeft", message="the member has left the fleet")
         await self._members.release(self._members.latest(obj), [keys.MEMBER_FINALIZER])
         with bind(member=member.name):
@@ -155,10 +144,10 @@ class Members:
         denied = await self._revoke(member)
         await self._keep(obj, member, revoked=denied)
         live = self._internal_of(member)
-        if live is not None and agents_of(InternalMemberCluster.parse(live)) is Agents.LEFT:
+        if live is not None and membership.agents_of(InternalMemberCluster.parse(live)) is membership.Agents.LEFT:
             return None
         requested = parse_rfc3339(obj.metadata.deletion_timestamp or obj.metadata.creation_timestamp)
-        left = leave_due(requested, now=self._hub.client.server_now(), force_after=self._force_after)
+        left = membership.leave_due(requested, now=self._hub.client.server_now(), force_after=self._force_after)
         if left > 0:
             return left
         message = f"the agent has not acknowledged within {self._force_after:g} s that it leaves; it may still run in the worker"

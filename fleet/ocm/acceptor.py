@@ -14,16 +14,7 @@ from fleet.clusters.kept import KeptObjects
 from fleet.clusters.records import condition, has_condition
 from fleet.clusters.registry import Registry
 from fleet.core.view import Door
-from fleet.ocm.acceptance import (
-    ACCEPTED,
-    DENIED,
-    Decision,
-    Step,
-    accepted_objects,
-    decide,
-    denied_objects,
-    revoked_bindings,
-)
+from fleet.ocm import acceptance
 from fleet.ocm.removal import RECHECK, Removal
 from vkubelet.api.objects import CLUSTERROLEBINDINGS, CLUSTERROLES, NAMESPACES, ROLEBINDINGS, Json, Unknown
 from vkubelet.client.rest import Selection
@@ -63,17 +54,17 @@ class Acceptor:
         if obj is None or cluster is None:
             return None
         namespace = self._kept.get(NAMESPACES, name)
-        decision = decide(cluster, namespace.metadata if namespace is not None else None)
-        if decision.step is Step.NOTHING:
+        decision = acceptance.decide(cluster, namespace.metadata if namespace is not None else None)
+        if decision.step is acceptance.Step.NOTHING:
             return await self._removal.reconcile(obj, cluster)
-        if decision.step is Step.REFUSE:
+        if decision.step is acceptance.Step.REFUSE:
             await self._report(obj, decision)
             return None
         obj = await self._prepare(obj)
-        if decision.step is Step.WAIT:
+        if decision.step is acceptance.Step.WAIT:
             await self._report(obj, decision)
             return None
-        return await (self._accept if decision.step is Step.ACCEPT else self._deny)(obj, cluster, decision)
+        return await (self._accept if decision.step is acceptance.Step.ACCEPT else self._deny)(obj, cluster, decision)
 
     async def _prepare(self, obj: Unknown) -> Unknown:
         """Adds the finalizers, and the label of the default set to a cluster that is in none. Raises ApiError."""
@@ -81,20 +72,20 @@ class Acceptor:
         label = {} if in_a_set else {"labels": {keys.CLUSTER_SET: keys.DEFAULT_SET}}
         return await self._registry.managed.hold(obj, FINALIZERS, metadata=label)
 
-    async def _accept(self, obj: Unknown, cluster: ManagedCluster, decision: Decision) -> None:
+    async def _accept(self, obj: Unknown, cluster: ManagedCluster, decision: acceptance.Decision) -> None:
         origin = self._registry.member_cluster(cluster.name)
         if obj.metadata.annotations.get(keys.ORIGIN) != Door.KUBEFLEET.value:
             origin = None
-        was_accepted = has_condition(obj, HUB_ACCEPTED, status="True", reason=ACCEPTED)
-        written = await self._kept.keep(accepted_objects(cluster, self._namespace, origin=origin))
+        was_accepted = has_condition(obj, HUB_ACCEPTED, status="True", reason=acceptance.ACCEPTED)
+        written = await self._kept.keep(acceptance.accepted_objects(cluster, self._namespace, origin=origin))
         if was_accepted:
             self._record_restored(obj, written)
         await self._report(obj, decision)
 
-    async def _deny(self, obj: Unknown, cluster: ManagedCluster, decision: Decision) -> float | None:
-        await self._kept.keep(denied_objects(cluster.name))
+    async def _deny(self, obj: Unknown, cluster: ManagedCluster, decision: acceptance.Decision) -> float | None:
+        await self._kept.keep(acceptance.denied_objects(cluster.name))
         waits = False
-        for namespace, name in revoked_bindings(cluster.name, self._namespace):
+        for namespace, name in acceptance.revoked_bindings(cluster.name, self._namespace):
             binding = self._kept.get(ROLEBINDINGS, name, namespace)
             if binding is None:
                 continue
@@ -107,14 +98,14 @@ class Acceptor:
         await self._report(obj, decision)
         return RECHECK if waits else None
 
-    async def _report(self, obj: Unknown, decision: Decision) -> None:
+    async def _report(self, obj: Unknown, decision: acceptance.Decision) -> None:
         if not decision.status:
             return
         known = has_condition(obj, HUB_ACCEPTED, status=decision.status, reason=decision.reason)
         accepted = condition(HUB_ACCEPTED, decision.status, decision.reason, message=decision.message)
         await self._registry.managed.report(obj, [accepted])
         if not known:
-            warning = decision.reason not in (ACCEPTED, DENIED)
+            warning = decision.reason not in (acceptance.ACCEPTED, acceptance.DENIED)
             self._hub.event(MANAGEDCLUSTERS, obj, reason=decision.reason, message=decision.message, warning=warning)
             with bind(cluster=obj.metadata.name, reason=decision.reason):
                 log.info("acceptance of a cluster changed")

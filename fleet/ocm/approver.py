@@ -13,7 +13,6 @@ from fleet.api.resources import MANAGEDCLUSTERS
 from fleet.clusters.hub import Hub, synced
 from fleet.clusters.registry import Registry
 from fleet.ocm import requests
-from fleet.ocm.requests import ClientRequest
 from vkubelet.api.objects import CSRS, SUBJECTACCESSREVIEWS, Key, Unknown
 from vkubelet.client.rest import Selection
 from vkubelet.clock import rfc3339
@@ -55,7 +54,7 @@ class Approver:
         obj = self._requests.store.get(Key("", name))
         if obj is None:
             return
-        request = ClientRequest.parse(obj)
+        request = requests.ClientRequest.parse(obj)
         if request.decided:
             return
         accepted = (request.cluster,) if self._registry.accepts(request.cluster) else ()
@@ -72,7 +71,7 @@ class Approver:
             await self._accept(request.cluster)
             await self._approve(obj, f"requested by {request.requester}, which hub.auto_approve_users names")
 
-    async def _may_renew(self, request: ClientRequest) -> bool:
+    async def _may_renew(self, request: requests.ClientRequest) -> bool:
         review = await self._hub.client.create(SUBJECTACCESSREVIEWS, request.review)
         return (review.body.get("status") or {}).get("allowed") is True
 
@@ -100,7 +99,7 @@ class Approver:
         known = self._requests.store.by_index(_BY_CLUSTER, cluster)
         return sum((each.metadata.creation_timestamp, each.metadata.name) < own for each in known)
 
-    def _record(self, obj: Unknown, request: ClientRequest, obstacle: str) -> None:
+    def _record(self, obj: Unknown, request: requests.ClientRequest, obstacle: str) -> None:
         if self._recorded.get(obj.metadata.name) == obstacle:
             return
         self._recorded[obj.metadata.name] = obstacle
