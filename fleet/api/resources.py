@@ -51,10 +51,23 @@ DEFINED: Final = (
 
 def admission_policies(label_prefixes: Sequence[str] = (keys.AGENT_PREFIX,)) -> str:
     """Returns the YAML of the admission policies; a worker may change those labels of its record that have these prefixes."""
-    text = files("fleet").joinpath("manifests", "admissionpolicies.yaml").read_text(encoding="utf-8")
-    return text.replace(f"['{keys.AGENT_PREFIX}']", f"[{', '.join(repr(each) for each in label_prefixes)}]")
+    return _manifest("admissionpolicies").replace(f"['{keys.AGENT_PREFIX}']", _listed(label_prefixes))
+
+
+def guard_rails(administrators: Sequence[str]) -> str:
+    """Returns the YAML of the policy by which only these users and groups write namespaces and definitions of the fleet."""
+    return _manifest("guardrails").replace("['administrators']", _listed(administrators))
 
 
 def definition(resource: Resource[Unknown]) -> str:
     """Returns the YAML of its CustomResourceDefinition, ready to be applied."""
-    return files("fleet").joinpath("manifests", f"{resource.plural}.yaml").read_text(encoding="utf-8")
+    return _manifest(resource.plural)
+
+
+def _manifest(name: str) -> str:
+    return files("fleet").joinpath("manifests", f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """Formats a list of CEL inside of a YAML text with quotes."""
+    return f"[{', '.join(repr(each) for each in texts)}]"

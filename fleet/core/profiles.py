@@ -134,9 +134,9 @@ def is_published(member: clusters.MemberCluster) -> bool:
 
 
 def _renamed(cluster: clusters.ManagedCluster, type_: str, shown: str) -> Json:
-    found = clusters.condition_of(cluster.conditions, type_) or clusters.Condition(
-        type_, "Unknown", "NotReported", "the agent has not reported it"
-    )
+    found = clusters.condition_of(cluster.conditions, type_)
+    if found is None:
+        return {"type": shown, "status": "Unknown", "reason": "NotReported", "message": "the agent has not reported it"}
     return {"type": shown, "status": found.status, "reason": found.reason, "message": found.message}
 
 

@@ -35,14 +35,27 @@ _OURS = Selection(labels=keys.MEMBER_NAME)
 
 
 class Members:
-    """Controller of members, by name; `force_after` are the seconds that an agent gets to acknowledge that it leaves."""
+    """Controller of members, by name; `force_after` are the seconds that an agent gets to acknowledge that it leaves.
 
-    def __init__(self, hub: Hub, registry: Registry, members: Records, *, namespaces: Informer[Unknown], force_after: float) -> None:
+    `published`: another controller removes the finalizer of their ClusterProfiles.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        registry: Registry,
+        members: Records,
+        *,
+        namespaces: Informer[Unknown],
+        force_after: float,
+        published: bool = True,
+    ) -> None:
         self._hub = hub
         self._registry = registry
         self._members = members
         self._namespaces = namespaces
         self._force_after = force_after
+        self._published = published
         self._internal = hub.informer(INTERNALMEMBERCLUSTERS)
         self.informers = [self._internal, hub.informer(ROLES, _OURS), hub.informer(ROLEBINDINGS, _OURS)]
         """The watches that are this controller's own."""
@@ -134,7 +147,8 @@ class Members:
             await self._delete_namespace(member)
         await self._members.report(self._members.latest(obj), [membership.joined_condition(membership.Agents.LEFT)])
         self._hub.event(MEMBERCLUSTERS, obj, reason="MemberClusterLeft", message="the member has left the fleet")
-        await self._members.release(self._members.latest(obj), [keys.MEMBER_FINALIZER])
+        ours = [keys.MEMBER_FINALIZER] if self._published else [keys.MEMBER_FINALIZER, keys.PROFILE_FINALIZER]
+        await self._members.release(self._members.latest(obj), ours)
         with bind(member=member.name):
             log.info("member has left")
         return None

@@ -73,9 +73,11 @@ class Acceptor:
         return await self._registry.managed.hold(obj, FINALIZERS, metadata=label)
 
     async def _accept(self, obj: Unknown, cluster: ManagedCluster, decision: acceptance.Decision) -> None:
-        origin = self._registry.member_cluster(cluster.name)
-        if obj.metadata.annotations.get(keys.ORIGIN) != Door.KUBEFLEET.value:
-            origin = None
+        mirrors = obj.metadata.annotations.get(keys.ORIGIN) == Door.KUBEFLEET.value
+        origin = self._registry.member_cluster(cluster.name) if mirrors else None
+        if mirrors and origin is None:
+            # Its identity is not known, and it is deleted soon.
+            return
         was_accepted = has_condition(obj, HUB_ACCEPTED, status="True", reason=acceptance.ACCEPTED)
         written = await self._kept.keep(acceptance.accepted_objects(cluster, self._namespace, origin=origin))
         if was_accepted:

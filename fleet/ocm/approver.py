@@ -58,7 +58,7 @@ class Approver:
         if request.decided:
             return
         accepted = (request.cluster,) if self._registry.accepts(request.cluster) else ()
-        others = self._older(obj, request.cluster)
+        others = self._older(obj, request)
         obstacle = requests.obstacle(request, accepted=accepted, others=others)
         if not obstacle and not await self._may_renew(request):
             obstacle = "the requester may not renew managedclusters/clientcertificates"
@@ -94,10 +94,12 @@ class Approver:
         message = f"accepted because hub.auto_approve_users names the requester of its certificate ({keys.ACCEPTED_ON})"
         self._hub.event(MANAGEDCLUSTERS, obj, reason="AutomaticallyAccepted", message=message)
 
-    def _older(self, obj: Unknown, cluster: str) -> int:
-        own = (obj.metadata.creation_timestamp, obj.metadata.name)
-        known = self._requests.store.by_index(_BY_CLUSTER, cluster)
-        return sum((each.metadata.creation_timestamp, each.metadata.name) < own for each in known)
+    def _older(self, obj: Unknown, request: requests.ClientRequest) -> int:
+        """Counts older requests of the cluster; those of others with its label do not keep it from a renewal."""
+        own, group = (obj.metadata.creation_timestamp, obj.metadata.name), keys.cluster_group(request.cluster)
+        known = self._requests.store.by_index(_BY_CLUSTER, request.cluster)
+        older = [each for each in known if (each.metadata.creation_timestamp, each.metadata.name) < own]
+        return len(older) if group not in request.groups else sum(group in requests.ClientRequest.parse(each).groups for each in older)
 
     def _record(self, obj: Unknown, request: requests.ClientRequest, obstacle: str) -> None:
         if self._recorded.get(obj.metadata.name) == obstacle:

@@ -67,8 +67,14 @@ class HubProcess(LeaderProcess):
             self._parts["profiles"] = profiles
         members = self.registry.members
         if members is not None:
-            force_after = own.force_leave_after
-            self._parts["members"] = Members(hub, self.registry, members, namespaces=self._namespaces, force_after=force_after)
+            self._parts["members"] = Members(
+                hub,
+                self.registry,
+                members,
+                namespaces=self._namespaces,
+                force_after=own.force_leave_after,
+                published="profiles" in self._parts,
+            )
             self._parts["mirrors"] = Mirror(hub, self.registry, members)
 
     @property

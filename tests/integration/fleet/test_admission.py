@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from kubernetes import client as k8s
 
-from fleet.api.resources import admission_policies
+from fleet.api import keys
+from fleet.api.resources import admission_policies, guard_rails
 from tests.integration.fleet.player import (
     CLUSTERS,
     MEMBERS,
@@ -171,6 +172,28 @@ async def test_f_63_f_64_a_worker_changes_its_own_part_of_its_own_objects(
     await other.renew()
     await admin.delete(f"{CLUSTERS}/a5")
     await gone(admin, f"{CLUSTERS}/a5")
+
+
+async def test_f_64_guard_rails_leave_the_fleet_to_its_administrators(guarded: ControlPlane, admin: Caller) -> None:
+    await guarded.kubectl("create", "clusterrolebinding", "deputy", "--clusterrole=cluster-admin", "--user=deputy")
+    await guarded.kubectl("apply", "-f", "-", stdin=guard_rails(["bare-admin", keys.HUB]))
+    deputy = Caller(guarded.client_config("deputy"))
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "fleet-member-g1"}}
+    namespaces = "/api/v1/namespaces"
+
+    async def refused() -> bool:
+        return await deputy.status_of("POST", namespaces + DRY, body) == 403
+
+    try:
+        await eventually(refused, "the policy is enforced")
+        assert "bare-admin, fleet-hub" in await refusal(deputy, "POST", namespaces + DRY, body)
+        definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/memberclusters.cluster.kubernetes-fleet.io"
+        assert await deputy.status_of("PATCH", definition + DRY, {"metadata": {"labels": {"a": "b"}}}) == 403
+        assert await deputy.status_of("POST", namespaces + DRY, {**body, "metadata": {"name": "other"}}) == 200
+        assert await admin.status_of("POST", namespaces + DRY, body) == 200
+    finally:
+        await guarded.kubectl("delete", "-f", "-", stdin=guard_rails(["any"]))
+        await guarded.kubectl("delete", "clusterrolebinding", "deputy")
 
 
 async def put(agent: Agent, path: str, *, metadata: Body | None = None, spec: Body | None = None) -> str:
