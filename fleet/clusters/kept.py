@@ -51,9 +51,9 @@ class KeptObjects:
         self._informers = {each.resource.kind: each for each in informers}
 
     def on_change(self, listener: Callable[[Unknown], None]) -> None:
-        """Registers `listener(object)` for each change of a kept object."""
+        """Registers `listener(object)` for each change of a kept object, except renewals of Leases."""
         for informer in self._informers.values():
-            informer.on_change(partial(_notify, listener))
+            informer.on_change(partial(_notify, listener, informer.resource))
 
     def get(self, resource: Resource[Unknown], name: str, namespace: str = "") -> Unknown | None:
         return self._informers[resource.kind].store.get(Key(namespace, name))
@@ -109,7 +109,8 @@ def _is_bound_elsewhere(live: Unknown, body: Json) -> bool:
     return "roleRef" in body and live.body.get("roleRef") != body["roleRef"]
 
 
-def _notify(listener: Callable[[Unknown], None], change: Change[Unknown]) -> None:
+def _notify(listener: Callable[[Unknown], None], resource: Resource[Unknown], change: Change[Unknown]) -> None:
     obj = change.new or change.old
-    if obj is not None:
+    renewed = resource.kind == "Lease" and change.old is not None and change.new is not None
+    if obj is not None and not renewed:
         listener(obj)
