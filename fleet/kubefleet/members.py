@@ -158,7 +158,7 @@ class Members:
         denied = await self._revoke(member)
         await self._keep(obj, member, revoked=denied)
         live = self._internal_of(member)
-        if live is not None and membership.agents_of(InternalMemberCluster.parse(live)) is membership.Agents.LEFT:
+        if membership.has_left(member, InternalMemberCluster.parse(live) if live is not None else None):
             return None
         requested = parse_rfc3339(obj.metadata.deletion_timestamp or obj.metadata.creation_timestamp)
         left = membership.leave_due(requested, now=self._hub.client.server_now(), force_after=self._force_after)

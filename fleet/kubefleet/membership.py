@@ -84,6 +84,12 @@ def agents_of(internal: InternalMemberCluster | None, expected: Sequence[str] = 
     return Agents.LEFT if statuses == {"False"} else Agents.UNKNOWN
 
 
+def has_left(member: MemberCluster, internal: InternalMemberCluster | None) -> bool:
+    """Checks that no agent of a deleted member has to acknowledge that it leaves: all have, or none has ever reported."""
+    never = not member.state.agents and (internal is None or not internal.state.agents)
+    return never or agents_of(internal) is Agents.LEFT
+
+
 def joined_condition(agents: Agents) -> Json:
     """Returns the condition Joined."""
     status, reason, message = {

@@ -10,6 +10,7 @@ from fleet.kubefleet.membership import (
     Agents,
     agents_of,
     desired_state,
+    has_left,
     joined_condition,
     leave_due,
     member_objects,
@@ -51,6 +52,12 @@ def test_f_123_a_member_has_joined_when_every_agent_reports_it(reported: Any, ex
 
 def test_f_123_an_expected_agent_without_a_report_leaves_the_state_unknown() -> None:
     assert agents_of(internal("True"), expected=("MemberAgent", "Other")) is Agents.UNKNOWN
+
+
+def test_f_127_a_member_has_left_when_its_agent_says_so_or_never_came() -> None:
+    reported = member(status={"agentStatus": [{"type": "MemberAgent", "conditions": [condition("Joined", "True")]}]})
+    assert has_left(member(), None) and has_left(member(), internal()) and has_left(reported, internal("False"))
+    assert not has_left(reported, None) and not has_left(reported, internal("True")) and not has_left(member(), internal("True"))
 
 
 def test_f_123_conditions_have_the_reasons_of_the_api() -> None:
