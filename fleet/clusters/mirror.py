@@ -5,6 +5,7 @@ has confirmed that its origin is missing, leaves or is denied.
 """
 
 import logging
+from collections.abc import Mapping
 from typing import Final
 
 from fleet.api import keys
@@ -47,6 +48,12 @@ def differs(live: JsonView, desired: JsonView) -> bool:
     return not contains(live["metadata"], desired["metadata"]) or not contains(spec, wanted)
 
 
+def further_labels(live: Mapping[str, str], desired: JsonView) -> set[str]:
+    """Returns labels of a mirror that its origin has not, and that are not of this process itself."""
+    found = set(live) - set(desired["metadata"]["labels"]) - {keys.CLUSTER_SET}
+    return {each for each in found if not each.startswith(keys.ADDON_FEATURE)}
+
+
 def _metadata(name: str, origin: Door, labels: JsonView) -> Json:
     return {"name": name, "annotations": {keys.ORIGIN: origin.value}, "labels": dict(labels)}
 
@@ -59,7 +66,7 @@ class Mirror:
         self._registry = registry
         self._members = members
         self._written: dict[str, bytes] = {}
-        """The metadata applied for each cluster: a mirror with further labels is applied once, to drop those that its origin had."""
+        """The metadata that each mirror has. One that is not known yet is applied if it has further labels, to drop those of its origin."""
         self._contested: set[str] = set()
         self.informers: list[Informer[Unknown]] = []
         self.controller = hub.controller("mirrors", self.reconcile)
@@ -116,10 +123,11 @@ class Mirror:
 
     async def _write(self, resource: Resource[Unknown], desired: Json, *, live: Unknown | None) -> None:
         name, digest = desired["metadata"]["name"], encode_json(desired["metadata"])
-        if live is not None and not differs(live.body, desired):
-            further = set(live.metadata.labels) - set(desired["metadata"]["labels"])
-            if not further or self._written.get(name) == digest:
-                return
+        known = self._written.get(name)
+        same = live is not None and not differs(live.body, desired)
+        if live is not None and same and (known == digest or (known is None and not further_labels(live.metadata.labels, desired))):
+            self._written[name] = digest
+            return
         body = desired
         if live is not None:
             version = {"resourceVersion": live.metadata.resource_version, "uid": live.metadata.uid}

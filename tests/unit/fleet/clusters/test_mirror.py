@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fleet.clusters.mirror import differs, mirrored_cluster, mirrored_member
+from fleet.clusters.mirror import differs, further_labels, mirrored_cluster, mirrored_member
 from tests.unit.fleet.builders import managed, member
 
 ORIGIN = "fleet.vkubelet.io/origin"
@@ -49,3 +49,10 @@ def test_f_27_a_mirror_is_written_when_it_lacks_something_of_its_origin(changes:
         "spec": {"heartbeatPeriodSeconds": 60, "identity": desired["spec"]["identity"], **changes.get("spec", {})},
     }
     assert differs(live, desired) is expected
+
+
+def test_f_27_labels_of_the_hub_itself_are_no_reason_to_write_a_mirror_again() -> None:
+    desired = mirrored_cluster(member("w1", labels={"env": "prod"}), None)
+    own = {"cluster.open-cluster-management.io/clusterset": "default", "feature.open-cluster-management.io/addon-a": "available"}
+    assert further_labels({"env": "prod", **own}, desired) == set()
+    assert further_labels({"env": "prod", "tier": "1", **own}, desired) == {"tier"}
