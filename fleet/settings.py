@@ -23,11 +23,11 @@ Module = Literal["registration", "inventory", "kubefleet"]
 class HubSettings:
     """The section `hub:` of the settings file of `fleet hub`; all times are seconds."""
 
-    namespace: str = keys.NAMESPACE
+    namespace: str = "fleet-system"
     """Namespace of this process, of its leader Lease and of the gateway."""
     auto_approve_users: Sequence[str] = ()
     """User names of bootstrap identities whose certificates are approved, and whose clusters are accepted once, without a person."""
-    profile_namespace: str = keys.NAMESPACE
+    profile_namespace: str = "fleet-system"
     """Namespace of the ClusterProfiles of MemberClusters."""
     heartbeat_threshold: float = 60.0
     """Age of the heartbeat of a member from which on its ClusterProfile reports MemberAgentHeartbeatLost."""

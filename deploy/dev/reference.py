@@ -25,6 +25,8 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from fleet.core.rights import hub_rules
+from fleet.settings import HubProcessSettings, HubSettings
 from kubeocean.cli import serving_parser
 from kubeocean.dashboard.command import app
 from kubeocean.metrics import Gauges, ManagerMetrics, SyncerMetrics
@@ -88,6 +90,12 @@ def settings_page() -> str:
     for path, kind in sections(DashboardSettings, "dashboard"):
         lines += ["", f"## `{path}:` of the manager", "", first_sentence(kind), "", *rows(kind)]
     more = "In addition, `kubeocean manager` reads `cluster:`, `leader:` (on by default, Lease `kubeocean-manager`), `health:` and `log:`."
+    lines += ["", more, "", "## `hub:` of fleet", "", first_sentence(HubSettings), "", *rows(HubSettings)]
+    modules = ", ".join(f"`{each}`" for each in attrs.fields(HubProcessSettings).modules.default)
+    more = (
+        f"The list `modules:` beside it names what runs, by default all: {modules}; `registration` is required. In addition, `fleet hub` "
+        "reads `cluster:`, `leader:` (on by default, Lease `fleet-hub`), `health:` and `log:`."
+    )
     return "\n".join([*lines, "", more]) + "\n"
 
 
@@ -288,6 +296,7 @@ def permissions_page() -> str:
         ("In the hub, in addition, for each of `provider.extra_kinds`", permissions.hub_kind_rules(kinds.SHOWN[:1])),
         ("In the hub: ServiceAccount `kubeocean-syncer-<clusterID>`", permissions.hub_rules(binding="NAME")),
         ("In the hub: ServiceAccount `kubeocean-manager`, in addition to those above", own),
+        ("In the hub of a fleet: ServiceAccount `fleet-hub`, with all modules", hub_rules()),
     ):
         lines += ["", f"## {title}", "", "| where | resources | verbs | reason | bounded by |", "|---|---|---|---|---|"]
         for rule in rules:

@@ -19,7 +19,8 @@ _WORKS, _ADDONS = resources.WORK_GROUP, resources.ADDON_GROUP
 _FLEET, _PLACEMENT = resources.FLEET_GROUP, resources.PLACEMENT_GROUP
 _CERTIFICATES: Final = "certificates.k8s.io"
 _LEASES: Final = "coordination.k8s.io"
-_WRITE: Final = f"{READ} create patch delete"
+_WATCH: Final = "list watch"
+_WRITE: Final = f"{_WATCH} create patch delete"
 
 
 def hub_rules(modules: Collection[str] = (INVENTORY, KUBEFLEET), *, namespace: str = keys.NAMESPACE) -> tuple[Rule, ...]:
@@ -41,9 +42,9 @@ def _record_rules() -> tuple[Rule, ...]:
         Rule("managedclusters", f"{READ} patch", group=_CLUSTERS, why="Reads the records of clusters; adds finalizers and taints."),
         Rule("managedclusters/status", "patch", group=_CLUSTERS, why="Reports acceptance, health and removal of clusters."),
         Rule("managedclusters/accept", "update", group=_REGISTER, why="Accepts clusters of trusted users, and mirrors of members."),
-        Rule("managedclustersets", f"{READ} create patch", group=_CLUSTERS, why=sets),
+        Rule("managedclustersets", f"{_WATCH} create patch", group=_CLUSTERS, why=sets),
         Rule("managedclustersets/join", "create", group=_CLUSTERS, why="Adds clusters without a set to the set default."),
-        Rule("managedclustersetbindings", READ, group=_CLUSTERS, why="Reads which namespaces use which sets."),
+        Rule("managedclustersetbindings", _WATCH, group=_CLUSTERS, why="Reads which namespaces use which sets."),
         Rule("managedclustersets/status managedclustersetbindings/status", "patch", group=_CLUSTERS, why="Reports sets and bindings."),
     )
 
@@ -51,7 +52,7 @@ def _record_rules() -> tuple[Rule, ...]:
 def _request_rules() -> tuple[Rule, ...]:
     approves = "Approves renewals of certificates, and first requests of trusted users."
     return (
-        Rule("certificatesigningrequests", READ, group=_CERTIFICATES, why="Reads the certificate requests of clusters."),
+        Rule("certificatesigningrequests", _WATCH, group=_CERTIFICATES, why="Reads the certificate requests of clusters."),
         Rule("certificatesigningrequests/approval", "update", group=_CERTIFICATES, why=approves),
         Rule("signers", "approve", group=_CERTIFICATES, names=keys.CLIENT_SIGNER, why=approves),
         Rule("subjectaccessreviews", "create", group="authorization.k8s.io", why="Checks that a cluster may renew its certificate."),
@@ -62,12 +63,12 @@ def _granting_rules() -> tuple[Rule, ...]:
     shared = ("open-cluster-management:managedcluster:registration", "open-cluster-management:managedcluster:work")
     grants = "Granted to each accepted cluster for its own record."
     return (
-        Rule("namespaces", f"{READ} create", why="Creates the namespaces of clusters."),
-        Rule("leases", _WRITE, group=_LEASES, why="Creates and reads the Leases of clusters."),
+        Rule("namespaces", f"{_WATCH} create", why="Creates the namespaces of clusters."),
+        Rule("leases", f"{READ} create patch delete", group=_LEASES, why="Creates and reads the Leases of clusters."),
         Rule("clusterroles clusterrolebindings rolebindings", _WRITE, group=RBAC, why="Grants and revokes the rights of clusters."),
         Rule("clusterroles", "bind", group=RBAC, names=shared, why="Binds the two roles that all clusters share."),
         Rule("roles", "bind", group=RBAC, names=keys.GATEWAY_CLIENTS, why="Binds the role that lets clusters reach the gateway."),
-        Rule("certificatesigningrequests", "create", group=_CERTIFICATES, why=grants),
+        Rule("certificatesigningrequests", "create get", group=_CERTIFICATES, why=grants),
         Rule("managedclusters", "update", group=_CLUSTERS, why=grants),
         Rule("managedclusters/status", "update", group=_CLUSTERS, why=grants),
         Rule("managedclusters/clientcertificates", "renew", group=_REGISTER, why=grants),
@@ -78,8 +79,8 @@ def _granting_rules() -> tuple[Rule, ...]:
 def _removal_rules() -> tuple[Rule, ...]:
     removes = "Removes the contents of the namespaces of deleted clusters."
     return (
-        Rule("manifestworks", f"{READ} patch delete", group=_WORKS, why=removes),
-        Rule("managedclusteraddons", f"{READ} patch delete", group=_ADDONS, why=removes),
+        Rule("manifestworks", "list patch delete", group=_WORKS, why=removes),
+        Rule("managedclusteraddons", f"{_WATCH} patch delete", group=_ADDONS, why=removes),
         Rule("managedclusteraddons/status", "patch", group=_ADDONS, why="Reports addons of unreachable clusters as unknown."),
     )
 
