@@ -91,11 +91,9 @@ class HubProcess(LeaderProcess):
             group.create_task(part.run(), name=name)
 
     def unready(self) -> str | None:
-        """Returns which watches are not complete, and why. A standby is ready."""
-        if not self.leads:
-            return None
+        """Returns which watches of the hub are not complete, and why; a standby has all of them too."""
         missing = [f"{each.resource} ({each.last_error or 'not listed yet'})" for each in self._informers if not each.ever_synced]
-        return f"watches are not synced: {'; '.join(missing)}" if missing else None
+        return f"watches of the hub are not synced: {'; '.join(missing)}" if missing else None
 
 
 def run_hub(read: Callable[[], HubProcessSettings]) -> None:

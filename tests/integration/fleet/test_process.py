@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import yaml
 
@@ -118,6 +119,38 @@ async def test_f_3_without_a_module_its_objects_are_not_made(prepared: ControlPl
         await has_condition(admin, "p8", "HubAcceptedManagedCluster", ACCEPTED)
     assert await admin.get(f"{MEMBERS}/p8") is None
     assert not [call for call in audit.calls() if call.what.partition("/")[0] in ("memberclusters", "clusterprofiles", "works")]
+
+
+async def readiness(port: int) -> tuple[int, str]:
+    """Status and text of /readyz; 0 when nothing listens."""
+    try:
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/readyz?verbose") as answer:
+            return answer.status, await answer.text()
+    except aiohttp.ClientError:
+        return 0, ""
+
+
+async def test_f_1_without_its_hub_the_process_stays_up_and_is_not_ready(prepared: ControlPlane, tmp_path: Path) -> None:
+    port, config = prepared.site.free_port(), tmp_path / "settings.yaml"
+    config.write_text(yaml.safe_dump({"health": {"health_address": f"127.0.0.1:{port}", "metrics_address": ""}}))
+    kubeconfig = tmp_path / "nowhere.kubeconfig"
+    nowhere = f"https://127.0.0.1:{prepared.site.free_port()}"
+    kubeconfig.write_text(prepared.client_config(keys.HUB).read_text().replace(prepared.url, nowhere))
+    arguments = ("hub", "--config", str(config), "--kubeconfig")
+    with Program("fleet", *arguments, str(kubeconfig), log=tmp_path / "nowhere.log") as program:
+
+        async def unready() -> bool:
+            status, text = await readiness(port)
+            return status == 503 and "managedclusters.cluster.open-cluster-management.io (" in text and nowhere.rpartition(":")[2] in text
+
+        await eventually(unready, "/readyz names the hub that is not reached")
+        assert program.alive
+    with Program("fleet", *arguments, str(prepared.client_config(keys.HUB)), log=tmp_path / "hub.log"):
+
+        async def ready() -> bool:
+            return (await readiness(port))[0] == 200
+
+        await eventually(ready, "/readyz of a process that has its watches")
 
 
 async def test_f_1_a_bad_setting_is_refused_by_its_path(prepared: ControlPlane, tmp_path: Path) -> None:
