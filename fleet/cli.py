@@ -9,8 +9,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fleet.processes.hub import run_hub
-from fleet.settings import read_hub_settings
 from vkubelet.cli import guarded, settings_data
 
 
@@ -39,6 +37,9 @@ def _add_hub(parser: argparse.ArgumentParser) -> None:
 
 
 def _command_hub(arguments: argparse.Namespace) -> None:
+    from fleet.processes.hub import run_hub
+    from fleet.settings import read_hub_settings
+
     run_hub(lambda: read_hub_settings(settings_data(arguments)))
 
 
