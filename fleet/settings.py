@@ -21,7 +21,8 @@ Module = Literal["registration", "inventory", "kubefleet"]
 
 @frozen(kw_only=True)
 class HubSettings:
-    """The section `hub:` of the settings file of `fleet hub`; all times are seconds."""
+    """The section `hub:` of the settings file of `fleet hub`; all times are seconds. The list `modules:` beside it names what runs:
+    `registration`, which is required, `inventory` and `kubefleet`; by default all of them."""
 
     namespace: str = "fleet-system"
     """Namespace of this process, of its leader Lease and of the gateway."""

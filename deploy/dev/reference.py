@@ -26,7 +26,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from fleet.core.rights import hub_rules
-from fleet.settings import HubProcessSettings, HubSettings
+from fleet.settings import HubSettings
 from kubeocean.cli import serving_parser
 from kubeocean.dashboard.command import app
 from kubeocean.metrics import Gauges, ManagerMetrics, SyncerMetrics
@@ -86,16 +86,11 @@ def settings_page() -> str:
     for name, kind in (("mock", Mock.Settings), ("process", Process.Settings)):
         lines += ["", f"## `provider:` of {name}", "", first_sentence(kind), "", *rows(kind)]
     lines += ["", "## `provider:` of minimal", "", "`node`, the name of the node (`minimal`).", ""]
-    lines += ["", "## `manager:` of kubeocean", "", first_sentence(ManagerSettings), "", *rows(ManagerSettings)]
+    for title, kind in (("`hub:` of fleet", HubSettings), ("`manager:` of kubeocean", ManagerSettings)):
+        lines += ["", f"## {title}", "", first_sentence(kind), "", *rows(kind)]
     for path, kind in sections(DashboardSettings, "dashboard"):
         lines += ["", f"## `{path}:` of the manager", "", first_sentence(kind), "", *rows(kind)]
-    more = "In addition, `kubeocean manager` reads `cluster:`, `leader:` (on by default, Lease `kubeocean-manager`), `health:` and `log:`."
-    lines += ["", more, "", "## `hub:` of fleet", "", first_sentence(HubSettings), "", *rows(HubSettings)]
-    modules = ", ".join(f"`{each}`" for each in attrs.fields(HubProcessSettings).modules.default)
-    more = (
-        f"The list `modules:` beside it names what runs, by default all: {modules}; `registration` is required. In addition, `fleet hub` "
-        "reads `cluster:`, `leader:` (on by default, Lease `fleet-hub`), `health:` and `log:`."
-    )
+    more = "In addition, both processes read `cluster:`, `leader:` (on by default, Lease `kubeocean-manager` or `fleet-hub`), `health:` and `log:`."
     return "\n".join([*lines, "", more]) + "\n"
 
 
