@@ -83,14 +83,12 @@ def settings_page() -> str:
         lines += ["", f"## {f'`{path}:`' if path else 'Top level'}", "", first_sentence(kind), "", *rows(kind)]
     for path, kind in (("", KubeoceanSettings), (".extra_kinds[]", ExtraKind), (".extra_kinds[].rewrites[]", Rewrite)):
         lines += ["", f"## `provider{path}:` of kubeocean", "", first_sentence(kind), "", *rows(kind)]
-    for name, kind in (("mock", Mock.Settings), ("process", Process.Settings)):
-        lines += ["", f"## `provider:` of {name}", "", first_sentence(kind), "", *rows(kind)]
     lines += ["", "## `provider:` of minimal", "", "`node`, the name of the node (`minimal`).", ""]
-    for title, kind in (("`hub:` of fleet", HubSettings), ("`manager:` of kubeocean", ManagerSettings)):
+    providers = [(f"`provider:` of {name}", kind) for name, kind in (("mock", Mock.Settings), ("process", Process.Settings))]
+    dashboard = [(f"`{path}:` of the manager", kind) for path, kind in sections(DashboardSettings, "dashboard")]
+    for title, kind in (*providers, ("`hub:` of fleet", HubSettings), ("`manager:` of kubeocean", ManagerSettings), *dashboard):
         lines += ["", f"## {title}", "", first_sentence(kind), "", *rows(kind)]
-    for path, kind in sections(DashboardSettings, "dashboard"):
-        lines += ["", f"## `{path}:` of the manager", "", first_sentence(kind), "", *rows(kind)]
-    more = "In addition, both processes read `cluster:`, `leader:` (on by default, Lease `kubeocean-manager` or `fleet-hub`), `health:` and `log:`."
+    more = "In addition, both read `cluster:`, `leader:` (on by default, Lease `kubeocean-manager` or `fleet-hub`), `health:` and `log:`."
     return "\n".join([*lines, "", more]) + "\n"
 
 
@@ -296,8 +294,9 @@ def permissions_page() -> str:
         lines += ["", f"## {title}", "", "| where | resources | verbs | reason | bounded by |", "|---|---|---|---|---|"]
         for rule in rules:
             what = ", ".join(f"`{each}`" for each in rule.resources)
-            where = f"`{rule.namespace}`" if rule.namespace else "cluster"
-            lines.append(f"| {where} | {what} | {' '.join(rule.verbs)} | {rule.why} | {rule.bound} |")
+            lines.append(
+                f"| {f'`{rule.namespace}`' if rule.namespace else 'cluster'} | {what} | {' '.join(rule.verbs)} | {rule.why} | {rule.bound} |"
+            )
     lines += ["", "## Guards of the worker", "", "| guard | without it | accepted alone |", "|---|---|---|"]
     for guard in (*guards(mount), *tenants.guards_of_tenants(mount), kinds.guard(kinds.SHOWN[0])):
         lines.append(f"| `{guard.name}` | {guard.why} | {'; '.join(rule.message for rule in guard.rules)} |")
