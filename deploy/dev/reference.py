@@ -293,10 +293,8 @@ def permissions_page() -> str:
     ):
         lines += ["", f"## {title}", "", "| where | resources | verbs | reason | bounded by |", "|---|---|---|---|---|"]
         for rule in rules:
-            what = ", ".join(f"`{each}`" for each in rule.resources)
-            lines.append(
-                f"| {f'`{rule.namespace}`' if rule.namespace else 'cluster'} | {what} | {' '.join(rule.verbs)} | {rule.why} | {rule.bound} |"
-            )
+            where, what = f"`{rule.namespace}`" if rule.namespace else "cluster", ", ".join(map("`{}`".format, rule.resources))
+            lines.append(f"| {where} | {what} | {' '.join(rule.verbs)} | {rule.why} | {rule.bound} |")
     lines += ["", "## Guards of the worker", "", "| guard | without it | accepted alone |", "|---|---|---|"]
     for guard in (*guards(mount), *tenants.guards_of_tenants(mount), kinds.guard(kinds.SHOWN[0])):
         lines.append(f"| `{guard.name}` | {guard.why} | {'; '.join(rule.message for rule in guard.rules)} |")

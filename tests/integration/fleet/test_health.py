@@ -75,6 +75,8 @@ async def test_f_141_f_142_a_silent_cluster_is_unknown_and_tainted_until_it_is_b
     await eventually(labelled, "the label of the addon (F-144)")
     await admin.merge(f"{CLUSTERS}/h1", {"spec": {"taints": [{"key": "mine", "effect": "PreferNoSelect"}]}})
     await tainted(admin, "h1", ("mine", "PreferNoSelect"), UNREACHABLE)
+    # An agent that reports before it renews its Lease is still not heard of.
+    await agent.renew()
     async with renewing(agent):
         await agent.report_joined()
         await tainted(admin, "h1", ("mine", "PreferNoSelect"))
