@@ -130,7 +130,9 @@ class Mirror:
             return
         body = desired
         if live is not None:
-            version = {"resourceVersion": live.metadata.resource_version, "uid": live.metadata.uid}
+            # Only the taints of a ManagedCluster contain those of others, as they were read.
+            read = {"resourceVersion": live.metadata.resource_version} if resource == MANAGEDCLUSTERS else {}
+            version = {**read, "uid": live.metadata.uid}
             body = {**desired, "metadata": {**desired["metadata"], **version}}
         made = await self._hub.client.apply(resource, body)
         (self._members if resource == MEMBERCLUSTERS else self._registry.managed).informer.adopt(made)
