@@ -25,6 +25,8 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from fleet.core.rights import hub_rules
+from fleet.settings import HubSettings
 from kubeocean.cli import serving_parser
 from kubeocean.dashboard.command import app
 from kubeocean.metrics import Gauges, ManagerMetrics, SyncerMetrics
@@ -81,13 +83,12 @@ def settings_page() -> str:
         lines += ["", f"## {f'`{path}:`' if path else 'Top level'}", "", first_sentence(kind), "", *rows(kind)]
     for path, kind in (("", KubeoceanSettings), (".extra_kinds[]", ExtraKind), (".extra_kinds[].rewrites[]", Rewrite)):
         lines += ["", f"## `provider{path}:` of kubeocean", "", first_sentence(kind), "", *rows(kind)]
-    for name, kind in (("mock", Mock.Settings), ("process", Process.Settings)):
-        lines += ["", f"## `provider:` of {name}", "", first_sentence(kind), "", *rows(kind)]
     lines += ["", "## `provider:` of minimal", "", "`node`, the name of the node (`minimal`).", ""]
-    lines += ["", "## `manager:` of kubeocean", "", first_sentence(ManagerSettings), "", *rows(ManagerSettings)]
-    for path, kind in sections(DashboardSettings, "dashboard"):
-        lines += ["", f"## `{path}:` of the manager", "", first_sentence(kind), "", *rows(kind)]
-    more = "In addition, `kubeocean manager` reads `cluster:`, `leader:` (on by default, Lease `kubeocean-manager`), `health:` and `log:`."
+    providers = [(f"`provider:` of {name}", kind) for name, kind in (("mock", Mock.Settings), ("process", Process.Settings))]
+    dashboard = [(f"`{path}:` of the manager", kind) for path, kind in sections(DashboardSettings, "dashboard")]
+    for title, kind in (*providers, ("`hub:` of fleet", HubSettings), ("`manager:` of kubeocean", ManagerSettings), *dashboard):
+        lines += ["", f"## {title}", "", first_sentence(kind), "", *rows(kind)]
+    more = "In addition, both read `cluster:`, `leader:` (on by default, Lease `kubeocean-manager` or `fleet-hub`), `health:` and `log:`."
     return "\n".join([*lines, "", more]) + "\n"
 
 
@@ -288,11 +289,11 @@ def permissions_page() -> str:
         ("In the hub, in addition, for each of `provider.extra_kinds`", permissions.hub_kind_rules(kinds.SHOWN[:1])),
         ("In the hub: ServiceAccount `kubeocean-syncer-<clusterID>`", permissions.hub_rules(binding="NAME")),
         ("In the hub: ServiceAccount `kubeocean-manager`, in addition to those above", own),
+        ("In the hub of a fleet: ServiceAccount `fleet-hub`, with all modules", hub_rules()),
     ):
         lines += ["", f"## {title}", "", "| where | resources | verbs | reason | bounded by |", "|---|---|---|---|---|"]
         for rule in rules:
-            what = ", ".join(f"`{each}`" for each in rule.resources)
-            where = f"`{rule.namespace}`" if rule.namespace else "cluster"
+            where, what = f"`{rule.namespace}`" if rule.namespace else "cluster", ", ".join(map("`{}`".format, rule.resources))
             lines.append(f"| {where} | {what} | {' '.join(rule.verbs)} | {rule.why} | {rule.bound} |")
     lines += ["", "## Guards of the worker", "", "| guard | without it | accepted alone |", "|---|---|---|"]
     for guard in (*guards(mount), *tenants.guards_of_tenants(mount), kinds.guard(kinds.SHOWN[0])):

@@ -55,6 +55,8 @@ _USER_PREFIX: Final = "system:open-cluster-management:"
 # --- KubeFleet ----------------------------------------------------------------------------------------------------------------------------
 
 FLEET_RESOURCE: Final = "kubernetes-fleet.io/is-fleet-resource"
+MEMBER_NAME: Final = "kubernetes-fleet.io/member-name"
+"""Label of the objects of one member."""
 MEMBER_FINALIZER: Final = "kubernetes-fleet.io/membercluster-finalizer"
 PROFILE_FINALIZER: Final = "kubernetes-fleet.io/cluster-profile-cleanup"
 MEMBER_AGENT: Final = "MemberAgent"
@@ -64,6 +66,12 @@ NODE_COUNT: Final = "kubernetes-fleet.io/node-count"
 K8S_VERSION: Final = "k8s.io/k8s-version"
 ENTRYPOINT: Final = "k8s.io/cluster-entrypoint"
 ENTRYPOINT_CA: Final = "k8s.io/cluster-certificate-authority-data"
+
+# --- SIG Multicluster ---------------------------------------------------------------------------------------------------------------------
+
+CLUSTER_MANAGER: Final = "x-k8s.io/cluster-manager"
+"""Label of a ClusterProfile with the name of its manager."""
+PROFILE_SET: Final = "multicluster.x-k8s.io/clusterset"
 
 # --- Ours ---------------------------------------------------------------------------------------------------------------------------------
 

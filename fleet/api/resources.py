@@ -3,9 +3,11 @@
 Invariant: the YAML in `fleet/manifests` is the only copy of the definitions.
 """
 
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Final
 
+from fleet.api import keys
 from vkubelet.api.objects import Resource, Unknown
 
 CLUSTER_GROUP: Final = "cluster.open-cluster-management.io"
@@ -14,6 +16,7 @@ REGISTER_GROUP: Final = "register.open-cluster-management.io"
 WORK_GROUP: Final = "work.open-cluster-management.io"
 ADDON_GROUP: Final = "addon.open-cluster-management.io"
 FLEET_GROUP: Final = "cluster.kubernetes-fleet.io"
+PLACEMENT_GROUP: Final = "placement.kubernetes-fleet.io"
 INVENTORY_GROUP: Final = "multicluster.x-k8s.io"
 
 MANAGEDCLUSTERS: Final = Resource(CLUSTER_GROUP, "v1", "managedclusters", "ManagedCluster", False, Unknown)
@@ -27,7 +30,11 @@ MANIFESTWORKS: Final = Resource(WORK_GROUP, "v1", "manifestworks", "ManifestWork
 MANAGEDCLUSTERADDONS: Final = Resource(ADDON_GROUP, "v1alpha1", "managedclusteraddons", "ManagedClusterAddOn", True, Unknown)
 MEMBERCLUSTERS: Final = Resource(FLEET_GROUP, "v1beta1", "memberclusters", "MemberCluster", False, Unknown)
 INTERNALMEMBERCLUSTERS: Final = Resource(FLEET_GROUP, "v1beta1", "internalmemberclusters", "InternalMemberCluster", True, Unknown)
+MEMBERWORKS: Final = Resource(PLACEMENT_GROUP, "v1beta1", "works", "Work", True, Unknown)
 CLUSTERPROFILES: Final = Resource(INVENTORY_GROUP, "v1alpha1", "clusterprofiles", "ClusterProfile", True, Unknown)
+
+CLUSTER_LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease", True, Unknown)
+"""The Leases of clusters; one is renewed so often that its times are read only when they count."""
 
 DEFINED: Final = (
     MANAGEDCLUSTERS,
@@ -42,6 +49,25 @@ DEFINED: Final = (
 )
 
 
+def admission_policies(label_prefixes: Sequence[str] = (keys.AGENT_PREFIX,)) -> str:
+    """Returns the YAML of the admission policies; a worker may change those labels of its record that have these prefixes."""
+    return _manifest("admissionpolicies").replace(f"['{keys.AGENT_PREFIX}']", _listed(label_prefixes))
+
+
+def guard_rails(administrators: Sequence[str]) -> str:
+    """Returns the YAML of the policy by which only these users and groups write namespaces and definitions of the fleet."""
+    return _manifest("guardrails").replace("['administrators']", _listed(administrators))
+
+
 def definition(resource: Resource[Unknown]) -> str:
     """Returns the YAML of its CustomResourceDefinition, ready to be applied."""
-    return files("fleet").joinpath("manifests", f"{resource.plural}.yaml").read_text(encoding="utf-8")
+    return _manifest(resource.plural)
+
+
+def _manifest(name: str) -> str:
+    return files("fleet").joinpath("manifests", f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """Formats a list of CEL inside of a YAML text with quotes."""
+    return f"[{', '.join(repr(each) for each in texts)}]"

@@ -61,11 +61,12 @@ def with_health_taint(taints: Sequence[JsonView], available: str, *, now: dateti
         if taint.get("key") not in (keys.UNAVAILABLE, keys.UNREACHABLE):
             found.append(dict(taint))
         elif taint["key"] == wanted and taint.get("effect") == NO_SELECT and all(each.get("key") != wanted for each in found):
-            found.append({"timeAdded": _written(now), **taint})
+            found.append({"timeAdded": written(now), **taint})
     if wanted and all(each.get("key") != wanted for each in found):
-        found.append({"key": wanted, "effect": NO_SELECT, "timeAdded": _written(now)})
+        found.append({"key": wanted, "effect": NO_SELECT, "timeAdded": written(now)})
     return found
 
 
-def _written(now: datetime) -> str:
+def written(now: datetime) -> str:
+    """Formats a time as in an object of the API."""
     return now.astimezone(UTC).strftime(_FORMAT)

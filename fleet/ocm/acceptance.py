@@ -11,7 +11,7 @@ from typing import Final
 from attrs import field, frozen
 
 from fleet.api import keys
-from fleet.api.clusters import HUB_ACCEPTED, ManagedCluster, condition_of
+from fleet.api.clusters import HUB_ACCEPTED, ManagedCluster, MemberCluster, condition_of
 from fleet.api.resources import ADDON_GROUP, CLUSTER_GROUP, REGISTER_GROUP, WORK_GROUP
 from vkubelet.api.objects import Json, ObjectMeta
 from vkubelet.api.rbac import RBAC, READ, Rule, granted, labelled, namespace_body, role_binding
@@ -114,10 +114,15 @@ def role_name(cluster: str) -> str:
     return f"open-cluster-management:managedcluster:{cluster}"
 
 
-def accepted_objects(cluster: ManagedCluster, namespace: str = keys.NAMESPACE) -> list[Json]:
-    """Builds everything of an accepted cluster in the order of creation; `namespace` is that of the gateway."""
-    name, role = cluster.name, role_name(cluster.name)
-    work = _bound(f"{role}:work", name, to=WORK_ROLE, cluster=name)
+def subjects_of(cluster: str, member: MemberCluster | None) -> list[Json]:
+    """Returns the identities of a cluster: its groups, or for a mirror of a MemberCluster the identity of that."""
+    return [_group(each) for each in keys.cluster_groups(cluster)] if member is None else [member.identity.subject]
+
+
+def accepted_objects(cluster: ManagedCluster, namespace: str = keys.NAMESPACE, *, origin: MemberCluster | None = None) -> list[Json]:
+    """Builds everything of an accepted cluster in the order of creation; `namespace` is that of the gateway, `origin` what it mirrors."""
+    name, role, subjects = cluster.name, role_name(cluster.name), subjects_of(cluster.name, origin)
+    work = _bound(f"{role}:work", name, to=WORK_ROLE, subjects=subjects)
     work["metadata"]["finalizers"] = [keys.WORK_CLEANUP]
     lease: Json = {
         "apiVersion": f"{_LEASES}/v1",
@@ -125,15 +130,16 @@ def accepted_objects(cluster: ManagedCluster, namespace: str = keys.NAMESPACE) -
         "metadata": {"name": keys.LEASE, "namespace": name},
         "spec": {"leaseDurationSeconds": cluster.lease_seconds},
     }
-    gateway = _bound(f"{role}:gateway", namespace, to=keys.GATEWAY_CLIENTS, cluster=name, kind="Role")
-    registration = _bound(f"{role}:registration", name, to=REGISTRATION_ROLE, cluster=name)
-    made = [namespace_body(name), *_cluster_wide(name, cluster_rules(name)), gateway, registration, work, lease]
+    gateway = _bound(f"{role}:gateway", namespace, to=keys.GATEWAY_CLIENTS, subjects=subjects, kind="Role")
+    registration = _bound(f"{role}:registration", name, to=REGISTRATION_ROLE, subjects=subjects)
+    made = [namespace_body(name), *_cluster_wide(name, cluster_rules(name), subjects), gateway, registration, work, lease]
     return [labelled(each, {keys.CLUSTER_NAME: name}) for each in made]
 
 
 def denied_objects(cluster: str) -> list[Json]:
     """Builds what a cluster has that is not accepted, or not any more: the right to read its own record."""
-    return [labelled(each, {keys.CLUSTER_NAME: cluster}) for each in _cluster_wide(cluster, denied_rules(cluster))]
+    made = _cluster_wide(cluster, denied_rules(cluster), subjects_of(cluster, None))
+    return [labelled(each, {keys.CLUSTER_NAME: cluster}) for each in made]
 
 
 def revoked_bindings(cluster: str, namespace: str = keys.NAMESPACE) -> list[tuple[str, str]]:
@@ -142,19 +148,15 @@ def revoked_bindings(cluster: str, namespace: str = keys.NAMESPACE) -> list[tupl
     return [(namespace, f"{role}:gateway"), (cluster, f"{role}:registration"), (cluster, f"{role}:work")]
 
 
-def _cluster_wide(cluster: str, rules: Sequence[Rule]) -> list[Json]:
+def _cluster_wide(cluster: str, rules: Sequence[Rule], subjects: Sequence[Json]) -> list[Json]:
     name = role_name(cluster)
     role, binding = granted(rules, name, cluster_name=name, subject={})
-    return [role, {**binding, "subjects": _subjects(cluster)}]
+    return [role, {**binding, "subjects": list(subjects)}]
 
 
-def _bound(name: str, namespace: str, *, to: str, cluster: str, kind: str = "ClusterRole") -> Json:
+def _bound(name: str, namespace: str, *, to: str, subjects: Sequence[Json], kind: str = "ClusterRole") -> Json:
     made = role_binding(name, namespace, role=to, subject={})
-    return {**made, "roleRef": {"apiGroup": RBAC, "kind": kind, "name": to}, "subjects": _subjects(cluster)}
-
-
-def _subjects(cluster: str) -> list[Json]:
-    return [_group(each) for each in keys.cluster_groups(cluster)]
+    return {**made, "roleRef": {"apiGroup": RBAC, "kind": kind, "name": to}, "subjects": list(subjects)}
 
 
 def _group(name: str) -> Json:

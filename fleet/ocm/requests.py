@@ -63,23 +63,42 @@ class ClientRequest:
         return {"spec": {"user": self.requester, "groups": list(self.groups), "resourceAttributes": renew}}
 
 
-def obstacle(request: ClientRequest, *, accepted: Collection[str], others: int) -> str:
-    """Returns why a request is not approved as a renewal, as a sentence; "" when `review` alone decides.
-
-    `accepted` are the names of accepted clusters, `others` is the number of older requests of the same cluster.
-    """
+def content_flaw(request: ClientRequest) -> str:
+    """Returns why the certificate cannot be that of an agent of the cluster in the label, as a sentence; "" when it can."""
     group = keys.cluster_group(request.cluster)
     allowed = ({group}, {group, keys.MANAGED_CLUSTERS_GROUP})
     checks = (
-        (request.cluster in accepted, f"label {keys.CLUSTER_NAME} names no accepted cluster"),
-        (others < LIMIT, f"the cluster has {others} other requests"),
         (not request.flaw, request.flaw),
         (request.signer == keys.CLIENT_SIGNER, f"spec.signerName is not {keys.CLIENT_SIGNER}"),
         (sorted(request.usages) == sorted(keys.CLIENT_USAGES), f"spec.usages are not {', '.join(keys.CLIENT_USAGES)}"),
         (bool(keys.agent_of(request.common_name, request.cluster)), "the common name is not that of an agent of the cluster"),
         (_is_set(request.organizations) and set(request.organizations) in allowed, "the organizations are not those of the cluster"),
+    )
+    return next((sentence for holds, sentence in checks if not holds), "")
+
+
+def obstacle(request: ClientRequest, *, accepted: Collection[str], others: int) -> str:
+    """Returns why a request is not approved as a renewal, as a sentence; "" when `review` alone decides.
+
+    `accepted` are the names of accepted clusters, `others` is the number of older requests of the same cluster.
+    """
+    flaw = content_flaw(request)
+    checks = (
+        (request.cluster in accepted, f"label {keys.CLUSTER_NAME} names no accepted cluster"),
+        (others < LIMIT, f"the cluster has {others} other requests"),
+        (not flaw, flaw),
         (request.requester == request.common_name, "the requester is not the user that the certificate would name"),
-        (group in request.groups, "the requester is not in the group of the cluster"),
+        (keys.cluster_group(request.cluster) in request.groups, "the requester is not in the group of the cluster"),
+    )
+    return next((sentence for holds, sentence in checks if not holds), "")
+
+
+def first_obstacle(request: ClientRequest, *, others: int, trusted: Collection[str]) -> str:
+    """Returns why a request is not approved as that of a `trusted` bootstrap user, as a sentence; "" when it is."""
+    checks = (
+        (request.requester in trusted, "the requester is not in the setting hub.auto_approve_users"),
+        (others < LIMIT, f"the cluster has {others} other requests"),
+        (not content_flaw(request), content_flaw(request)),
     )
     return next((sentence for holds, sentence in checks if not holds), "")
 

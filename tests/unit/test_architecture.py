@@ -61,7 +61,7 @@ TREE = {
     "kubeocean": "__init__.py __main__.py cli.py metrics.py provider.py scope.py settings.py py.typed manifests "
     "binding commands copies dashboard doctor explain leasing ledger manager mirrors model networkpolicies nodes pods policies "
     "rbac service services worker",
-    "fleet": "__init__.py cli.py py.typed manifests api core ocm",
+    "fleet": "__init__.py __main__.py cli.py settings.py py.typed manifests api clusters core kubefleet ocm processes",
     "tests": "README.md conftest.py support unit integration e2e faults conformance benchmarks mutants",
     "docs": "index.md start lease use operate build explanation reference decisions changes assets images",
 }
@@ -73,7 +73,7 @@ BUDGETS = {
     ("agent",): 2000,
     ("gateway",): 900,
     ("webhook",): 250,
-    ("operator", "commands", "cli", "processes"): 1200,
+    ("operator", "commands", "cli", "__main__", "settings", "processes"): 1200,
 }
 """Lines of parts of `fleet`; more of them takes a record in docs/decisions."""
 MADE_BY_TOOLS = {"build", "dist", "__pycache__"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from types import TracebackType
 from typing import Protocol, Self, TypeVar, cast
 
@@ -138,6 +139,10 @@ class Client:
     def fence(self) -> Fence | None:
         """Fence that is checked before a write, for other clients that must stop with this one."""
         return self._fence
+
+    def server_now(self) -> datetime:
+        """Returns the time of the API server, to the second, as far as its responses have shown it."""
+        return self.transport.server_now()
 
     async def writes_done(self, timeout: float) -> bool:
         """Waits at most `timeout` seconds until no write of this pool is in flight; returns whether that was reached."""

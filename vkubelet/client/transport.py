@@ -9,6 +9,8 @@ import logging
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
@@ -94,6 +96,7 @@ class Transport:
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._turns: Turns | None = None
+        self._date: tuple[datetime, float] | None = None
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
@@ -223,11 +226,27 @@ class Transport:
                     **outgoing.options,  # type: ignore[arg-type]
                 )
             code = str(response.status)
+            self._note_date(response.headers.get("Date", ""))
             if response.status >= 300:
                 raise await refusal(call, response)
             return response
         finally:
             self.note(call, code, self.clock.monotonic() - started)
+
+    def server_now(self) -> datetime:
+        """Returns the time of the server, to the second, by the Date of its last response; our own before the first one."""
+        if self._date is None:
+            return self.clock.now()
+        written, received = self._date
+        return written + timedelta(seconds=self.clock.monotonic() - received)
+
+    def _note_date(self, text: str) -> None:
+        try:
+            written = parsedate_to_datetime(text)
+        except ValueError:
+            return
+        if written.tzinfo is not None:
+            self._date = written, self.clock.monotonic()
 
     def note(self, call: Call, code: str, seconds: float) -> None:
         """Counts and logs a call that got the status `code` after that many seconds."""

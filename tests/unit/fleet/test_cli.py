@@ -15,5 +15,5 @@ def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[s
 
 def test_a_command_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["hub"])
+        main(["destroy"])
     assert ended.value.code == 2 and "invalid choice" in capsys.readouterr().err

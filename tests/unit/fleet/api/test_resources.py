@@ -8,7 +8,7 @@ import pytest
 import fleet
 from fleet.api import resources
 from fleet.api.resources import DEFINED, definition
-from vkubelet.api.codec import decode_yaml
+from vkubelet.api.codec import decode_yaml, decode_yaml_documents
 from vkubelet.api.objects import Json, Resource, Unknown
 
 CLUSTER, FLEET = resources.CLUSTER_GROUP, resources.FLEET_GROUP
@@ -58,7 +58,25 @@ def test_f_11_all_versions_have_one_schema_and_need_no_conversion(resource: Reso
 
 def test_every_definition_belongs_to_a_resource() -> None:
     manifests = Path(fleet.__file__).parent / "manifests"
-    assert {each.stem for each in manifests.glob("*.yaml")} == {each.plural for each in DEFINED}
+    assert {each.stem for each in manifests.glob("*.yaml")} == {each.plural for each in DEFINED} | {"admissionpolicies", "guardrails"}
+
+
+def test_each_admission_policy_is_bound_and_denies() -> None:
+    documents = decode_yaml_documents(resources.admission_policies())
+    policies = {each["metadata"]["name"] for each in documents if each["kind"] == "ValidatingAdmissionPolicy"}
+    bindings = [each["spec"] for each in documents if each["kind"] == "ValidatingAdmissionPolicyBinding"]
+    assert [each["policyName"] for each in bindings] == sorted(policies, key=[each["policyName"] for each in bindings].index)
+    assert len(policies) == len(bindings) == 5 and all(each["validationActions"] == ["Deny"] for each in bindings)
+
+
+def test_f_64_guard_rails_name_the_administrators() -> None:
+    assert "\"['me', 'our:group']\"" in resources.guard_rails(["me", "our:group"])
+
+
+def test_f_63_the_prefixes_of_labels_that_a_worker_may_change_are_a_setting() -> None:
+    assert "['agent.open-cluster-management.io']" in resources.admission_policies()
+    changed = resources.admission_policies(["a.example", "b.example"])
+    assert "['a.example', 'b.example']" in changed and "['agent.open-cluster-management.io']" not in changed
 
 
 def undescribed(schema: Json, path: str) -> Iterator[str]:

@@ -1,0 +1,183 @@
+"""Publishes ClusterProfiles: one of each joined member, and one of each cluster in every namespace with a binding to its set.
+
+Invariant: a profile of another manager is never changed; the profile of a member is deleted before its MemberCluster is.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from fleet.api import keys
+from fleet.api.clusters import MemberCluster
+from fleet.api.resources import CLUSTERPROFILES, MANAGEDCLUSTERS, MEMBERCLUSTERS
+from fleet.clusters.hub import Hub, synced
+from fleet.clusters.kept import KeptObjects
+from fleet.clusters.records import Records, condition
+from fleet.clusters.registry import Registry
+from fleet.core.profiles import MANAGERS, Profile, is_published, managed_profile, member_health, member_profile
+from vkubelet.api.objects import Json, Unknown, get_condition
+from vkubelet.control.store import Store
+from vkubelet.errors import NotFound
+
+log = logging.getLogger(__name__)
+
+PUBLISHED: Final = "ClusterProfilePublished"
+FOREIGN: Final = "ForeignProfile"
+IN_PLACE: Final = "Published"
+_BY_NAME = "name"
+
+Bound = Callable[[str], Mapping[str, str]]
+"""Returns the namespaces that have a binding to a set of a cluster, each with that set."""
+
+
+class Profiles:
+    """Controller of profiles, by the name of the cluster; `namespace` is that of the profiles of members."""
+
+    def __init__(self, hub: Hub, registry: Registry, bound: Bound, *, namespace: str, threshold: float) -> None:
+        self._hub = hub
+        self._registry = registry
+        self._bound = bound
+        self._namespace = namespace
+        self._threshold = threshold
+        self._beats: dict[str, tuple[datetime | None, datetime | None]] = {}
+        """The last heartbeat of each member as written, and on the hub's clock."""
+        store: Store[Unknown] = Store(indexes={_BY_NAME: lambda obj: (obj.metadata.name,)})
+        self._profiles = Records(hub, CLUSTERPROFILES, store=store)
+        self.informers = [self._profiles.informer]
+        """The watches that are this controller's own."""
+        self._kept = KeptObjects(hub.client, self.informers)
+        self.controller = hub.controller("profiles", self.reconcile)
+        registry.on_change(self._record_changed)
+        self._kept.on_change(lambda obj: self.controller.add(obj.metadata.name))
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        await synced([*self.informers, *self._registry.informers])
+        await self.controller.run()
+
+    def check_all(self) -> None:
+        """Checks all clusters again: bindings or sets have changed."""
+        self.controller.add_many(self._registry.names())
+
+    async def reconcile(self, name: str) -> float | None:
+        """Publishes one cluster; returns the seconds until its last heartbeat is too old. Raises ApiError."""
+        desired = {each.namespace: each for each in self._desired(name)}
+        member = self._registry.member_cluster(name)
+        if member is not None and not member.deleting and is_published(member):
+            await self._hold(name)
+        foreign = [namespace for namespace, profile in desired.items() if not await self._publish(profile)]
+        if not desired and member is None and self._registry.managed_cluster(name) is None and not await self._is_gone(name):
+            return None
+        for obj in self._profiles.informer.store.by_index(_BY_NAME, name):
+            if obj.metadata.namespace not in desired and _manager(obj) in MANAGERS:
+                await self._kept.delete(CLUSTERPROFILES, obj)
+        await self._report(name, foreign)
+        if member is None or not member.deleting:
+            return self._due(name)
+        await self._release(name)
+        return None
+
+    # --- Profiles ------------------------------------------------------------------------------------------------------------------
+
+    def _desired(self, name: str) -> list[Profile]:
+        """Returns the profiles of a cluster; of two in one namespace the last one counts."""
+        managed, member = self._registry.managed_cluster(name), self._registry.member_cluster(name)
+        found = []
+        if managed is not None and not managed.deleting:
+            found += [managed_profile(managed, namespace, cluster_set=each) for namespace, each in self._bound(name).items()]
+        if member is not None and is_published(member):
+            health = member_health(member, heartbeat=self._beat(name), now=self._hub.client.server_now(), threshold=self._threshold)
+            found.append(member_profile(member, self._namespace, health=health))
+        return found
+
+    async def _publish(self, profile: Profile) -> bool:
+        """Writes a profile; returns False when the name is taken by another manager. Raises ApiError."""
+        obj = self._profiles.get(profile.name, profile.namespace)
+        if obj is not None and _manager(obj) != profile.manager:
+            if _manager(obj) not in MANAGERS:
+                return False
+            # The manager of a profile cannot be changed.
+            await self._kept.delete(CLUSTERPROFILES, obj)
+            return True
+        await self._kept.keep([profile.body])
+        obj = self._profiles.get(profile.name, profile.namespace)
+        if obj is not None:
+            await self._profiles.report(obj, profile.conditions, profile.status(obj.body.get("status") or {}))
+        return True
+
+    # --- Records -------------------------------------------------------------------------------------------------------------------
+
+    async def _hold(self, name: str) -> None:
+        members = self._registry.members
+        obj = members.get(name) if members is not None else None
+        if members is not None and obj is not None:
+            await members.hold(obj, [keys.PROFILE_FINALIZER])
+
+    async def _release(self, name: str) -> None:
+        members = self._registry.members
+        obj = members.get(name) if members is not None else None
+        if members is not None and obj is not None:
+            await members.release(obj, [keys.PROFILE_FINALIZER])
+
+    async def _report(self, name: str, foreign: Sequence[str]) -> None:
+        """Reports on the records of a cluster that a profile belongs to another manager, and when none does any more."""
+        for records in (self._registry.managed, self._registry.members):
+            obj = records.get(name) if records is not None else None
+            if records is None or obj is None:
+                continue
+            known = get_condition((obj.body.get("status") or {}).get("conditions") or (), PUBLISHED)
+            if foreign or known is not None:
+                await records.report(obj, [_published(name, foreign)])
+
+    async def _is_gone(self, name: str) -> bool:
+        """Reads both records live. Raises ApiError."""
+        kinds = (MANAGEDCLUSTERS,) if self._registry.members is None else (MANAGEDCLUSTERS, MEMBERCLUSTERS)
+        for resource in kinds:
+            try:
+                await self._hub.client.get(resource, name)
+            except NotFound:
+                continue
+            return False
+        return True
+
+    # --- Heartbeats ----------------------------------------------------------------------------------------------------------------
+
+    def _record_changed(self, name: str) -> None:
+        member = self._registry.member_cluster(name)
+        if member is None:
+            self._beats.pop(name, None)
+        else:
+            self._observe(name, member)
+        self.controller.add(name)
+
+    def _observe(self, name: str, member: MemberCluster) -> None:
+        """Notes a heartbeat: one that changes while it is watched counts from that moment, any other from its own time."""
+        agent = member.state.agent()
+        written = agent.heartbeat if agent is not None else None
+        known = self._beats.get(name)
+        if known is None:
+            self._beats[name] = (written, written)
+        elif written != known[0]:
+            self._beats[name] = (written, self._hub.client.server_now())
+
+    def _beat(self, name: str) -> datetime | None:
+        return self._beats.get(name, (None, None))[1]
+
+    def _due(self, name: str) -> float | None:
+        beat = self._beat(name)
+        if beat is None:
+            return None
+        left = self._threshold - (self._hub.client.server_now() - beat).total_seconds()
+        return left + 1.0 if left >= 0 else None
+
+
+def _manager(obj: Unknown) -> str:
+    return str(((obj.body.get("spec") or {}).get("clusterManager") or {}).get("name", ""))
+
+
+def _published(name: str, foreign: Sequence[str]) -> Json:
+    if not foreign:
+        return condition(PUBLISHED, "True", IN_PLACE, message="the ClusterProfiles of the cluster exist")
+    where = ", ".join(f"{namespace}/{name}" for namespace in foreign)
+    return condition(PUBLISHED, "False", FOREIGN, message=f"ClusterProfile {where} is of another manager; delete it to publish the cluster")

@@ -1,0 +1,94 @@
+"""Registry: the records of all clusters and their Leases, kept up to date by watches, and the views that are computed from them.
+
+Invariant: one watch of each kind serves all controllers; a record that does not parse affects no other cluster.
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+
+from fleet.api import keys
+from fleet.api.clusters import ManagedCluster, MemberCluster
+from fleet.api.resources import CLUSTER_LEASES, MANAGEDCLUSTERS, MEMBERCLUSTERS
+from fleet.clusters.hub import Hub
+from fleet.clusters.records import Records
+from fleet.core.view import View, view_of
+from vkubelet.api.fields import Fields
+from vkubelet.api.objects import Key, Unknown
+from vkubelet.client.rest import Selection
+from vkubelet.control.informer import Change, Informer
+
+
+class Registry:
+    """All clusters of the hub; `members` is None where the API of KubeFleet is off."""
+
+    def __init__(self, hub: Hub, *, with_members: bool) -> None:
+        self.managed = Records(hub, MANAGEDCLUSTERS)
+        self.members = Records(hub, MEMBERCLUSTERS) if with_members else None
+        self.leases = hub.informer(CLUSTER_LEASES, Selection(labels=keys.CLUSTER_NAME))
+        self._listeners: list[Callable[[str], None]] = []
+        self._managed: dict[str, ManagedCluster] = {}
+        self._members: dict[str, MemberCluster] = {}
+        self.managed.informer.on_change(self._managed_changed)
+        if self.members is not None:
+            self.members.informer.on_change(self._member_changed)
+
+    @property
+    def informers(self) -> list[Informer[Unknown]]:
+        """The watches, which another component runs."""
+        members = [] if self.members is None else [self.members.informer]
+        return [self.managed.informer, self.leases, *members]
+
+    def on_change(self, listener: Callable[[str], None]) -> None:
+        """Registers `listener(name of the cluster)` for each change of a record, and calls it for each cluster that is known."""
+        self._listeners.append(listener)
+        for name in self.names():
+            listener(name)
+
+    def names(self) -> list[str]:
+        """Returns the names of all clusters, in order."""
+        return sorted(self._managed.keys() | self._members.keys())
+
+    def managed_cluster(self, name: str) -> ManagedCluster | None:
+        return self._managed.get(name)
+
+    def member_cluster(self, name: str) -> MemberCluster | None:
+        return self._members.get(name)
+
+    def accepts(self, name: str) -> bool:
+        """Checks that a cluster is accepted, and not being deleted."""
+        found = self._managed.get(name)
+        return found is not None and found.accepted and not found.deleting
+
+    def view(self, name: str) -> View | None:
+        """Returns the view of one cluster."""
+        managed, member = self._managed.get(name), self._members.get(name)
+        if managed is None and member is None:
+            return None
+        return view_of(managed, member, renewed=renew_time(self.leases.store.get(Key(name, keys.LEASE))))
+
+    def views(self) -> list[View]:
+        """Returns the views of all clusters, by name."""
+        return [found for found in map(self.view, self.names()) if found is not None]
+
+    def _managed_changed(self, change: Change[Unknown]) -> None:
+        if change.new is None:
+            self._managed.pop(change.key.name, None)
+        else:
+            self._managed[change.key.name] = ManagedCluster.parse(change.new)
+        self._notify(change.key.name)
+
+    def _member_changed(self, change: Change[Unknown]) -> None:
+        if change.new is None:
+            self._members.pop(change.key.name, None)
+        else:
+            self._members[change.key.name] = MemberCluster.parse(change.new)
+        self._notify(change.key.name)
+
+    def _notify(self, name: str) -> None:
+        for listener in self._listeners:
+            listener(name)
+
+
+def renew_time(lease: Unknown | None) -> datetime | None:
+    """Returns when a Lease was renewed, by the clock of the client that did; None when it never was."""
+    return None if lease is None else Fields(lease.body.get("spec"), "spec", []).time("renewTime")

@@ -1,0 +1,228 @@
+"""Health of clusters as the hub sees it: reports Leases that are not renewed and clocks that differ, and taints clusters by their health.
+
+Invariant: a cluster becomes Unknown only after a live read of its Lease, and only by renewals that a watch without a break has missed.
+"""
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from fleet.api import keys
+from fleet.api.clusters import AVAILABLE, CLOCK_SYNCED, HUB_ACCEPTED, ManagedCluster, condition_of
+from fleet.api.resources import CLUSTER_LEASES, MANAGEDCLUSTERADDONS, MANAGEDCLUSTERS
+from fleet.clusters.hub import Hub, synced
+from fleet.clusters.records import Records, condition, has_condition
+from fleet.clusters.registry import Registry, renew_time
+from fleet.core.taints import with_health_taint
+from fleet.ocm.heartbeats import GRACE, Pulse, Verdict, checks_clock, clocks_differ, grace_multiple
+from vkubelet.api.objects import Json, Key, Unknown, diff_merge, get_condition
+from vkubelet.client.rest import Client
+from vkubelet.clock import Clock
+from vkubelet.control.informer import Change
+from vkubelet.control.store import Store
+from vkubelet.control.workqueue import Priority
+from vkubelet.errors import NotFound
+from vkubelet.logformat import bind
+
+log = logging.getLogger(__name__)
+
+LEASE_STOPPED: Final = "ManagedClusterLeaseUpdateStopped"
+CLOCK_DIFFERS: Final = "ManagedClusterClockOutOfSync"
+CLOCK_EQUAL: Final = "ManagedClusterClockSynced"
+_ADDON_AVAILABLE = "Available"
+_BY_CLUSTER = "cluster"
+_TICK = 1.0
+_STANDSTILL = 5.0
+"""Seconds without a tick after which this process counts as suspended."""
+_SETTLED = timedelta(seconds=10)
+"""Age of the watch from which on the time of a renewal is compared: events that were missed arrive all at once."""
+
+
+def addon_labels(addons: Sequence[Unknown]) -> dict[str, str]:
+    """Returns the labels by which a ManagedCluster shows the state of its addons."""
+    states = {"True": "available", "False": "unhealthy"}
+    found = {}
+    for addon in addons:
+        available = get_condition((addon.body.get("status") or {}).get("conditions") or (), _ADDON_AVAILABLE) or {}
+        found[f"{keys.ADDON_FEATURE}{addon.metadata.name}"] = states.get(available.get("status", ""), "unreachable")
+    return found
+
+
+class Watching:
+    """Continuity of the watch of Leases, on one time scale that no clock of a machine can turn: the API server's at the start."""
+
+    def __init__(self, client: Client, registry: Registry, *, clock: Clock) -> None:
+        self._client = client
+        self._informer = registry.leases
+        self._clock = clock
+        self._begin: tuple[datetime, float] | None = None
+        self._ticked = clock.monotonic()
+        self.broken = False
+
+    def now(self) -> datetime:
+        if self._begin is None:
+            self._begin = self._client.server_now(), self._clock.monotonic()
+        return self._begin[0] + timedelta(seconds=self._clock.monotonic() - self._begin[1])
+
+    @property
+    def continuous(self) -> bool:
+        """Whether every renewal until now was observed."""
+        return not self.broken and self._informer.synced and self._clock.monotonic() - self._ticked < _STANDSTILL
+
+    async def next_break(self) -> None:
+        """Returns when the next break is over."""
+        await self._informer.wait_synced()
+        self._ticked = self._clock.monotonic()
+        while True:
+            was_broken, self.broken = self.broken, not self.continuous
+            self._ticked = self._clock.monotonic()
+            if was_broken and self._informer.synced:
+                self.broken = False
+                return
+            await self._clock.sleep(_TICK)
+
+
+class Health:
+    """Controller of health. `watch` runs in every replica, so that a new leader knows the renewals."""
+
+    def __init__(self, hub: Hub, registry: Registry) -> None:
+        self._hub = hub
+        self._registry = registry
+        self._watching = Watching(hub.client, registry, clock=hub.clock)
+        self._pulses: dict[str, Pulse] = {}
+        self._differs: dict[str, bool] = {}
+        """Whether the clock of a cluster differed at its last renewal."""
+        store: Store[Unknown] = Store(indexes={_BY_CLUSTER: lambda obj: (obj.metadata.namespace,)})
+        self._addons = Records(hub, MANAGEDCLUSTERADDONS, store=store)
+        self.informers = [self._addons.informer]
+        """The watches that are this controller's own."""
+        self.controller = hub.controller("health", self.reconcile)
+        registry.leases.on_change(self._renewed)
+        registry.on_change(self.controller.add)
+        self._addons.informer.on_change(lambda change: self.controller.add(change.key.namespace))
+
+    async def watch(self) -> None:
+        """Follows breaks of the watch until cancelled."""
+        while True:
+            await self._watching.next_break()
+            now = self._watching.now()
+            self._pulses = {name: pulse.resumed(now=now) for name, pulse in self._pulses.items()}
+            self.controller.add_many(list(self._pulses))
+            log.info("leases of clusters were not watched for a while; none is judged before two periods")
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        await synced([*self.informers, *self._registry.informers])
+        await self.controller.run()
+
+    async def reconcile(self, name: str) -> float | None:
+        """Reports the health of one cluster; returns the seconds until it can change without an event. Raises ApiError."""
+        obj, cluster = self._registry.managed.get(name), self._registry.managed_cluster(name)
+        if obj is None or cluster is None or cluster.deleting or condition_of(cluster.conditions, HUB_ACCEPTED) is None:
+            return None
+        conditions = self._clock_condition(cluster, obj)
+        if not has_condition(obj, AVAILABLE, status="Unknown", reason=LEASE_STOPPED) and await self._has_stopped(cluster):
+            conditions.append(await self._lose(obj, cluster))
+        obj = await self._registry.managed.report(obj, conditions)
+        await self._mark(obj, self._addons.informer.store.by_index(_BY_CLUSTER, name))
+        return self._due(cluster)
+
+    # --- Renewals ------------------------------------------------------------------------------------------------------------------
+
+    def _renewed(self, change: Change[Unknown]) -> None:
+        lease, name = change.new, change.key.namespace
+        if change.key.name != keys.LEASE:
+            return
+        if lease is None:
+            self._pulses.pop(name, None)
+            self._differs.pop(name, None)
+            return
+        written, now, known = renew_time(lease), self._watching.now(), self._pulses.get(name)
+        self._pulses[name] = Pulse.begin(written, now=now) if known is None else known.after(written, now=now)
+        if known is not None and written is not None and written != known.written:
+            self._compare_clock(name, written, watched_since=known.watched_since)
+            self._revive(name)
+
+    def _compare_clock(self, name: str, written: datetime, *, watched_since: datetime) -> None:
+        cluster = self._registry.managed_cluster(name)
+        if cluster is None or not self._watching.continuous or self._watching.now() - watched_since < _SETTLED:
+            return
+        differs = clocks_differ(written, now=self._hub.client.server_now(), seconds=cluster.lease_seconds)
+        if differs != self._differs.get(name):
+            self._differs[name] = differs
+            self.controller.add(name)
+
+    def _revive(self, name: str) -> None:
+        """Judges a cluster again whose timer may have been set by a Lease that was not renewed; its agent reports that it is available."""
+        if name not in self.controller.queue:
+            self.controller.add(name, priority=Priority.LOW)
+
+    # --- Judgement -----------------------------------------------------------------------------------------------------------------
+
+    def _verdict(self, cluster: ManagedCluster) -> Verdict:
+        pulse = self._pulses.get(cluster.name)
+        if pulse is None or not self._watching.continuous:
+            return Verdict.UNDECIDED
+        return pulse.verdict(now=self._watching.now(), seconds=cluster.lease_seconds, multiple=grace_multiple(cluster))
+
+    async def _has_stopped(self, cluster: ManagedCluster) -> bool:
+        """Judges by the watch, and before the first report also by a live read. Raises ApiError."""
+        if self._verdict(cluster) is not Verdict.STOPPED:
+            return False
+        try:
+            lease = await self._hub.client.get(CLUSTER_LEASES, Key(cluster.name, keys.LEASE))
+        except NotFound:
+            # It is restored, and not renewed before.
+            return False
+        self._registry.leases.adopt(lease)
+        return self._verdict(cluster) is Verdict.STOPPED
+
+    def _due(self, cluster: ManagedCluster) -> float | None:
+        pulse = self._pulses.get(cluster.name)
+        if pulse is None:
+            return None
+        now, seconds = self._watching.now(), cluster.lease_seconds
+        left = (pulse.due(now=now, seconds=seconds, multiple=grace_multiple(cluster)) - now).total_seconds()
+        # A final verdict changes by events alone; one that a break has delayed is checked again.
+        return left if left > 0 else None if self._watching.continuous else float(seconds)
+
+    async def _lose(self, obj: Unknown, cluster: ManagedCluster) -> Json:
+        """Reports the addons of a cluster whose Lease is not renewed, then returns the condition of the cluster. Raises ApiError."""
+        pulse = self._pulses[cluster.name]
+        last = f"last at {pulse.last:%Y-%m-%dT%H:%M:%SZ}" if pulse.last is not None else "never"
+        grace = grace_multiple(cluster) * cluster.lease_seconds
+        message = f"Lease {cluster.name}/{keys.LEASE} was not renewed for {grace} s, {last}; check the agent and its connection to the hub"
+        for addon in self._addons.informer.store.by_index(_BY_CLUSTER, cluster.name):
+            await self._addons.report(addon, [condition(_ADDON_AVAILABLE, "Unknown", LEASE_STOPPED, message=message)])
+        self._hub.event(MANAGEDCLUSTERS, obj, reason=LEASE_STOPPED, message=message, warning=True)
+        with bind(cluster=cluster.name):
+            log.info("cluster is unreachable")
+        return condition(AVAILABLE, "Unknown", LEASE_STOPPED, message=message)
+
+    def _clock_condition(self, cluster: ManagedCluster, obj: Unknown) -> list[Json]:
+        """Returns the condition of the clock when it changes."""
+        differs = self._differs.get(cluster.name) if checks_clock(cluster) else False
+        status, reason = ("False", CLOCK_DIFFERS) if differs else ("True", CLOCK_EQUAL)
+        if differs is None or has_condition(obj, CLOCK_SYNCED, status=status, reason=reason):
+            return []
+        limit = GRACE * cluster.lease_seconds
+        message = "the clocks of cluster and hub agree"
+        if differs:
+            message = f"the clock of the cluster differs from that of the hub by {limit} s or more; synchronize both with a time server"
+        if not checks_clock(cluster):
+            message = f"not compared, because of annotation {keys.SKIP_CLOCK_CHECK}"
+        return [condition(CLOCK_SYNCED, status, reason, message=message)]
+
+    async def _mark(self, obj: Unknown, addons: Sequence[Unknown]) -> None:
+        """Writes the taint of the cluster's health, and the labels of its addons, if they differ. Raises ApiError."""
+        found = condition_of(ManagedCluster.parse(obj).conditions, AVAILABLE)
+        taints = (obj.body.get("spec") or {}).get("taints") or []
+        wanted = with_health_taint(taints, found.status if found is not None else "", now=self._hub.client.server_now())
+        shown = {name: value for name, value in obj.metadata.labels.items() if name.startswith(keys.ADDON_FEATURE)}
+        labels = diff_merge(shown, addon_labels(addons))
+        change: Json = {"spec": {"taints": wanted}} if wanted != taints else {}
+        if labels:
+            change["metadata"] = {"labels": labels}
+        if change:
+            await self._registry.managed.patch(obj, change)

@@ -1,0 +1,102 @@
+"""Five hundred clusters for two minutes on one `fleet hub`, both APIs on: nothing is written, and no cluster is falsely Unknown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from fleet.api import keys
+from tests.integration.fleet.player import ACCEPTED, CLUSTERS, MEMBERS, Caller, conditions, lease, managed, rfc3339
+from tests.support.audit import Audit
+from tests.support.program import Program, eventually
+from vkubelet.testing.cluster import ControlPlane
+
+COUNT, PERIOD, WATCHED = 500, 60, 120
+NAMES = [f"many-{number}" for number in range(COUNT)]
+AVAILABLE = {"type": "ManagedClusterConditionAvailable", "status": "True", "reason": "ManagedClusterAvailable", "message": ""}
+AT_ONCE = 8
+JOINED_WITHIN = 240.0
+
+
+async def for_each(work: object, names: list[str]) -> None:
+    """Calls an asynchronous function for each name, some at a time."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one(name: str) -> None:
+        async with slots:
+            await work(name)  # type: ignore[operator]
+
+    async with asyncio.TaskGroup() as group:
+        for name in names:
+            group.create_task(one(name))
+
+
+def cpu_seconds(program: Program) -> float:
+    fields = Path(f"/proc/{program.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def memory(program: Program) -> int:
+    """Resident MiB."""
+    lines = Path(f"/proc/{program.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmRSS"))
+
+
+@pytest.fixture
+def many(admin: Caller) -> Iterator[None]:
+    yield
+    asyncio.run(for_each(lambda name: admin.delete(f"{CLUSTERS}/{name}"), NAMES))
+
+
+@pytest.mark.timeout(900)
+async def test_f_501_five_hundred_clusters_in_steady_state(prepared: ControlPlane, program: Program, admin: Caller, many: None) -> None:
+    async def create(name: str) -> None:
+        body = managed(name)
+        body["spec"]["leaseDurationSeconds"] = PERIOD
+        await admin.create(CLUSTERS, body)
+
+    async def renew(name: str) -> None:
+        await admin.merge(lease(name), {"spec": {"renewTime": rfc3339(datetime.now(UTC))}})
+
+    async def report(name: str) -> None:
+        found = await admin.call("GET", f"{CLUSTERS}/{name}")
+        listed = [*found["status"]["conditions"], {**AVAILABLE, "lastTransitionTime": rfc3339(datetime.now(UTC))[:19] + "Z"}]
+        await admin.merge(f"{CLUSTERS}/{name}/status", {"status": {"conditions": listed}})
+
+    async def accepted() -> bool:
+        listed = [each for each in await admin.items(CLUSTERS) if each["metadata"]["name"] in NAMES]
+        return len(listed) == COUNT and all(conditions(each).get("HubAcceptedManagedCluster") == ACCEPTED for each in listed)
+
+    async def mirrored() -> bool:
+        listed = [each for each in await admin.items(MEMBERS) if each["metadata"]["name"] in NAMES]
+        return len(listed) == COUNT and all(conditions(each).get("ReadyToJoin", ("", ""))[0] == "True" for each in listed)
+
+    async def untainted() -> bool:
+        return not any(each["spec"].get("taints") for each in await admin.items(CLUSTERS) if each["metadata"]["name"] in NAMES)
+
+    await for_each(create, NAMES)
+    await eventually(accepted, "all are accepted", seconds=JOINED_WITHIN, every=2.0)
+    await eventually(mirrored, "all are mirrored", seconds=JOINED_WITHIN, every=2.0)
+    await for_each(renew, NAMES)
+    await for_each(report, NAMES)
+    await eventually(untainted, "all are available", seconds=JOINED_WITHIN, every=2.0)
+    await asyncio.sleep(PERIOD / 4)
+    audit, began = Audit(prepared, keys.HUB), cpu_seconds(program)
+    ends = asyncio.get_running_loop().time() + WATCHED
+    share = [NAMES[at :: PERIOD // 2] for at in range(PERIOD // 2)]
+    turn = 0
+    while asyncio.get_running_loop().time() < ends:
+        due = asyncio.get_running_loop().time() + 2.0
+        await for_each(renew, share[turn % len(share)])
+        turn += 1
+        await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
+    used = (cpu_seconds(program) - began) / WATCHED
+    print(f"{COUNT} clusters: {used:.3f} core, {memory(program)} MiB")
+    assert [call for call in audit.writes() if call.name != keys.HUB] == []
+    listed = [each for each in await admin.items(CLUSTERS) if each["metadata"]["name"] in NAMES]
+    assert all(conditions(each)[AVAILABLE["type"]][0] == "True" for each in listed)
+    assert used <= 0.15 and memory(program) <= 300

@@ -1,0 +1,161 @@
+"""The process `fleet hub`: trusted users, restarts, standby, readiness."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+from fleet.api import keys
+from tests.integration.fleet.player import (
+    ACCEPTED,
+    CLUSTERS,
+    CSRS,
+    MEMBERS,
+    Body,
+    Caller,
+    accept,
+    agent_of,
+    has_condition,
+    issued,
+    joined,
+    managed,
+    member,
+    new_key,
+    profile,
+    reaches,
+    record,
+    report,
+    request_certificate,
+)
+from tests.support.audit import Audit
+from tests.support.program import Program, eventually
+from vkubelet.testing.cluster import ControlPlane
+
+
+@pytest.fixture
+def hub_settings() -> Body:
+    return {"auto_approve_users": ["trusted"], "profile_namespace": "default"}
+
+
+@pytest.fixture
+def trusted(prepared: ControlPlane) -> Caller:
+    return Caller(prepared.client_config("trusted", ["system:bootstrappers:managedcluster"]))
+
+
+async def test_f_108_a_trusted_user_joins_without_a_person_once(
+    program: Program, trusted: Caller, bootstrap: Caller, admin: Caller
+) -> None:
+    await record(trusted, "p1")
+    await issued(admin, await request_certificate(trusted, "p1", new_key()))
+    await has_condition(admin, "p1", "HubAcceptedManagedCluster", ACCEPTED)
+    assert keys.ACCEPTED_ON in (await admin.call("GET", f"{CLUSTERS}/p1"))["metadata"]["annotations"]
+    await accept(admin, "p1", accepts=False)
+    await has_condition(admin, "p1", "HubAcceptedManagedCluster", ("False", "HubClusterAdminDenied"))
+    await issued(admin, await request_certificate(trusted, "p1", new_key()))
+    assert (await admin.call("GET", f"{CLUSTERS}/p1"))["spec"]["hubAcceptsClient"] is False
+    # What another bootstrap user asks for waits, and what a trusted one forges too.
+    waiting = [await request_certificate(bootstrap, "p1", new_key())]
+    waiting.append(await request_certificate(trusted, "p1", new_key(), user="system:open-cluster-management:p2:agent"))
+    await issued(admin, await request_certificate(trusted, "p1", new_key()))
+    for name in waiting:
+        assert not ((await admin.call("GET", f"{CSRS}/{name}")).get("status") or {}).get("conditions")
+        await admin.delete(f"{CSRS}/{name}")
+
+
+async def test_f_502_a_restart_writes_nothing_to_a_cluster(
+    prepared: ControlPlane, program: Program, bootstrap: Caller, admin: Caller
+) -> None:
+    await joined(prepared, bootstrap, admin, "p3")
+    await admin.create(MEMBERS, member("p4", labels={"env": "prod"}, taints=[{"key": "a", "effect": "NoSchedule"}]))
+    await report(await agent_of(prepared, "p4"), "p4")
+    await reaches(admin, profile("default", "p4"), "ControlPlaneHealthy", ("True", "MemberClusterAPIServerHealthy"))
+    await has_condition(admin, "p4", "HubAcceptedManagedCluster", ACCEPTED)
+    await reaches(admin, f"{MEMBERS}/p3", "ReadyToJoin", ("True", "MemberClusterReadyToJoin"))
+
+    async def settled() -> bool:
+        record = await admin.call("GET", f"{CLUSTERS}/p3")
+        return not record["spec"].get("taints")
+
+    await eventually(settled, "the cluster has joined")
+    assert program.terminate() == 0
+    audit = Audit(prepared, keys.HUB)
+    program.start()
+    await admin.create(CLUSTERS, managed("p5"))
+    await reaches(admin, f"{MEMBERS}/p5", "ReadyToJoin", ("True", "MemberClusterReadyToJoin"))
+    others = ("p3", "p4", "fleet-member-p3", "fleet-member-p4")
+    assert [call for call in audit.writes() if call.name in others or call.namespace in others] == []
+
+
+async def test_f_1_a_standby_takes_the_lease_of_a_leader_that_stops(
+    prepared: ControlPlane, program: Program, admin: Caller, tmp_path: Path
+) -> None:
+    await admin.create(CLUSTERS, managed("p6"))
+    await has_condition(admin, "p6", "HubAcceptedManagedCluster", ACCEPTED)
+    standby = Program("fleet", *program.arguments, log=tmp_path / "standby.log")
+    with standby:
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{keys.NAMESPACE}/leases/{keys.HUB}"
+        first = (await admin.call("GET", path))["spec"]["holderIdentity"]
+        await eventually(lambda: "starting" in standby.text(), "the standby runs")
+        assert program.terminate() == 0
+        await admin.create(CLUSTERS, managed("p7"))
+        await has_condition(admin, "p7", "HubAcceptedManagedCluster", ACCEPTED)
+        assert (await admin.call("GET", path))["spec"]["holderIdentity"] != first
+
+
+async def test_f_3_without_a_module_its_objects_are_not_made(prepared: ControlPlane, admin: Caller, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"modules": ["registration"], "leader": {"enabled": False}}
+    settings["health"] = {"health_address": "127.0.0.1:0", "metrics_address": "127.0.0.1:0"}
+    config = tmp_path / "settings.yaml"
+    config.write_text(yaml.safe_dump(settings))
+    kubeconfig = prepared.client_config(keys.HUB)
+    audit = Audit(prepared, keys.HUB)
+    with Program("fleet", "hub", "--config", str(config), "--kubeconfig", str(kubeconfig), log=tmp_path / "hub.log"):
+        await admin.create(CLUSTERS, managed("p8"))
+        await has_condition(admin, "p8", "HubAcceptedManagedCluster", ACCEPTED)
+    assert await admin.get(f"{MEMBERS}/p8") is None
+    assert not [call for call in audit.calls() if call.what.partition("/")[0] in ("memberclusters", "clusterprofiles", "works")]
+
+
+async def readiness(port: int) -> tuple[int, str]:
+    """Status and text of /readyz; 0 when nothing listens."""
+    try:
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/readyz?verbose") as answer:
+            return answer.status, await answer.text()
+    except aiohttp.ClientError:
+        return 0, ""
+
+
+async def test_f_1_without_its_hub_the_process_stays_up_and_is_not_ready(prepared: ControlPlane, tmp_path: Path) -> None:
+    port, config = prepared.site.free_port(), tmp_path / "settings.yaml"
+    config.write_text(yaml.safe_dump({"health": {"health_address": f"127.0.0.1:{port}", "metrics_address": ""}}))
+    kubeconfig = tmp_path / "nowhere.kubeconfig"
+    nowhere = f"https://127.0.0.1:{prepared.site.free_port()}"
+    kubeconfig.write_text(prepared.client_config(keys.HUB).read_text().replace(prepared.url, nowhere))
+    arguments = ("hub", "--config", str(config), "--kubeconfig")
+    with Program("fleet", *arguments, str(kubeconfig), log=tmp_path / "nowhere.log") as program:
+
+        async def unready() -> bool:
+            status, text = await readiness(port)
+            return status == 503 and "managedclusters.cluster.open-cluster-management.io (" in text and nowhere.rpartition(":")[2] in text
+
+        await eventually(unready, "/readyz names the hub that is not reached")
+        assert program.alive
+    with Program("fleet", *arguments, str(prepared.client_config(keys.HUB)), log=tmp_path / "hub.log"):
+
+        async def ready() -> bool:
+            return (await readiness(port))[0] == 200
+
+        await eventually(ready, "/readyz of a process that has its watches")
+
+
+async def test_f_1_a_bad_setting_is_refused_by_its_path(prepared: ControlPlane, tmp_path: Path) -> None:
+    config = tmp_path / "settings.yaml"
+    config.write_text(json.dumps({"hub": {"force_leave_after": 5}}))
+    program = Program("fleet", "hub", "--config", str(config), log=tmp_path / "hub.log").start()
+    await eventually(lambda: not program.alive, "the process ends")
+    assert program.process.returncode == 2 and "hub.force_leave_after" in program.text()

@@ -1,0 +1,53 @@
+"""Tests of fleet.clusters.kept: what needs a write."""
+
+from typing import Any
+
+import pytest
+
+from fleet.clusters.kept import contains, is_kept
+
+ROLE: dict[str, Any] = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRole",
+    "metadata": {"name": "a", "labels": {"ours": "1"}, "finalizers": ["f"], "ownerReferences": [{"uid": "u"}]},
+    "rules": [{"verbs": ["get"]}],
+}
+
+
+def live(**changes: Any) -> dict[str, Any]:
+    """The object as a list returns it: without kind, with what others have added."""
+    metadata = {
+        "name": "a",
+        "uid": "1",
+        "labels": {"ours": "1", "theirs": "2"},
+        "finalizers": ["f", "g"],
+        "ownerReferences": [{"uid": "u", "kind": "X"}],
+    }
+    return {"metadata": {**metadata, **changes.pop("metadata", {})}, "rules": [{"verbs": ["get"]}], **changes}
+
+
+def test_an_object_with_further_fields_of_others_is_kept() -> None:
+    assert is_kept(live(), ROLE)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rules": []},
+        {"rules": [{"verbs": ["get"]}, {"verbs": ["*"]}]},
+        {"metadata": {"labels": {}}},
+        {"metadata": {"finalizers": ["g"]}},
+        {"metadata": {"ownerReferences": []}},
+    ],
+)
+def test_f_155_what_lacks_or_changes_something_is_not_kept(changes: dict[str, Any]) -> None:
+    assert not is_kept(live(**changes), ROLE)
+
+
+def test_f_117_what_a_lease_contains_belongs_to_its_agent() -> None:
+    lease = {"kind": "Lease", "apiVersion": "v1", "metadata": {"name": "a"}, "spec": {"leaseDurationSeconds": 60}}
+    assert is_kept({"metadata": {"name": "a"}, "spec": {"leaseDurationSeconds": 1}}, lease)
+
+
+def test_lists_are_compared_as_a_whole() -> None:
+    assert contains({"a": [1], "b": 2}, {"a": [1]}) and not contains({"a": [1, 2]}, {"a": [1]}) and not contains(None, {"a": 1})

@@ -1,0 +1,58 @@
+"""Tests of fleet.clusters.mirror: what a mirror contains."""
+
+from typing import Any
+
+import pytest
+
+from fleet.clusters.mirror import differs, further_labels, mirrored_cluster, mirrored_member
+from tests.unit.fleet.builders import managed, member
+
+ORIGIN = "fleet.vkubelet.io/origin"
+TAINTS = [
+    {"key": "a", "value": "1", "effect": "NoSelect"},
+    {"key": "b", "effect": "NoSelectIfNew"},
+    {"key": "c", "effect": "PreferNoSelect"},
+]
+
+
+def test_f_27_a_mirrored_member_has_the_labels_and_taints_of_the_cluster() -> None:
+    made = mirrored_member(managed("w1", spec={"hubAcceptsClient": True, "taints": TAINTS}, labels={"env": "prod"}))
+    assert made["metadata"] == {"name": "w1", "annotations": {ORIGIN: "ManagedCluster"}, "labels": {"env": "prod"}}
+    group = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:open-cluster-management:w1"}
+    taints = [{"key": "a", "value": "1", "effect": "NoSchedule"}, {"key": "b", "effect": "NoSchedule"}]
+    assert made["spec"] == {"identity": group, "taints": taints}
+
+
+def test_f_27_a_mirrored_cluster_is_accepted_and_keeps_the_taints_of_its_health() -> None:
+    spec = {"identity": {"kind": "User", "name": "a"}, "taints": [{"key": "a", "effect": "NoSchedule"}]}
+    health = {"key": "cluster.open-cluster-management.io/unreachable", "effect": "NoSelect"}
+    live = {"metadata": {"name": "w1"}, "spec": {"taints": [health, {"key": "old", "effect": "NoSelectIfNew"}]}}
+    made = mirrored_cluster(member("w1", spec=spec), live)
+    assert made["spec"] == {"hubAcceptsClient": True, "taints": [health, {"key": "a", "effect": "NoSelectIfNew"}]}
+    assert made["metadata"]["annotations"] == {ORIGIN: "MemberCluster"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, False),
+        ({"metadata": {"labels": {"env": "prod", "other": "1"}}}, False),
+        ({"metadata": {"labels": {}}}, True),
+        ({"spec": {"taints": [{"key": "x", "effect": "NoSchedule"}]}}, True),
+        ({"spec": {"identity": {"kind": "User", "name": "me"}}}, True),
+    ],
+)
+def test_f_27_a_mirror_is_written_when_it_lacks_something_of_its_origin(changes: dict[str, Any], expected: bool) -> None:
+    desired = mirrored_member(managed("w1", labels={"env": "prod"}))
+    live: dict[str, Any] = {
+        "metadata": {**desired["metadata"], "uid": "1", **changes.get("metadata", {})},
+        "spec": {"heartbeatPeriodSeconds": 60, "identity": desired["spec"]["identity"], **changes.get("spec", {})},
+    }
+    assert differs(live, desired) is expected
+
+
+def test_f_27_labels_of_the_hub_itself_are_no_reason_to_write_a_mirror_again() -> None:
+    desired = mirrored_cluster(member("w1", labels={"env": "prod"}), None)
+    own = {"cluster.open-cluster-management.io/clusterset": "default", "feature.open-cluster-management.io/addon-a": "available"}
+    assert further_labels({"env": "prod", **own}, desired) == set()
+    assert further_labels({"env": "prod", "tier": "1", **own}, desired) == {"tier"}

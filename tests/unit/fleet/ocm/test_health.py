@@ -1,0 +1,156 @@
+"""Tests of fleet.ocm.health: an hour of Leases against an API server in memory."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+from fleet.clusters.hub import Hub, start
+from fleet.clusters.registry import Registry
+from fleet.ocm.health import Health, addon_labels
+from tests.support.memory_api import MemoryApi
+from tests.unit.fleet.builders import condition, unknown
+from vkubelet.api.objects import apply_merge
+from vkubelet.client.transport import Call
+from vkubelet.clock import rfc3339_micro
+from vkubelet.control.recorder import Recorder
+from vkubelet.metrics import Metrics
+from vkubelet.testing.clock import ManualClock
+
+CLUSTER = "/apis/cluster.open-cluster-management.io/v1/managedclusters/w1"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/w1/leases/managed-cluster-lease"
+AVAILABLE = "ManagedClusterConditionAvailable"
+STOPPED = ("Unknown", "ManagedClusterLeaseUpdateStopped")
+PERIOD = 60
+
+
+class MergingApi(MemoryApi):
+    """Also merges patches, and has a clock."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def server_now(self) -> datetime:
+        return self.clock.now()
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        if call.method != "PATCH":
+            return await super().fetch(call, timeout)
+        path = call.path.removesuffix("/status")
+        body = {**json.loads(call.body or b"{}")}
+        body.get("metadata", {}).pop("resourceVersion", None)
+        self.put(path, apply_merge(self.objects[path], body))
+        return json.dumps(self.objects[path]).encode()
+
+
+class Scene:
+    """One accepted cluster and its hub."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.api = MergingApi(self.clock)
+        accepted = condition("HubAcceptedManagedCluster", "True", "HubClusterAdminAccepted")
+        conditions = [accepted, condition(AVAILABLE, "True", "ManagedClusterAvailable")]
+        spec = {"hubAcceptsClient": True, "leaseDurationSeconds": PERIOD}
+        self.api.put(CLUSTER, {"metadata": {"name": "w1", "uid": "u1"}, "spec": spec, "status": {"conditions": conditions}})
+        self.renew()
+
+    def renew(self, *, ahead: float = 0.0) -> None:
+        written = rfc3339_micro(self.clock.now() + timedelta(seconds=ahead))
+        labels = {"open-cluster-management.io/cluster-name": "w1"}
+        metadata = {"name": "managed-cluster-lease", "namespace": "w1", "uid": "l1", "labels": labels}
+        self.api.put(LEASE, {"metadata": metadata, "spec": {"renewTime": written}})
+
+    async def live(self, seconds: float, *, ahead: float = 0.0) -> None:
+        """Lets the cluster renew its Lease for so long."""
+        for _ in range(int(seconds / PERIOD)):
+            await self.clock.advance(PERIOD)
+            self.renew(ahead=ahead)
+            await self.clock.settle()
+
+    def found(self, type_: str = AVAILABLE) -> tuple[str, str]:
+        listed = self.api.objects[CLUSTER]["status"]["conditions"]
+        return next(((each["status"], each["reason"]) for each in listed if each["type"] == type_), ("", ""))
+
+    @property
+    def taints(self) -> list[str]:
+        return [each["key"].rpartition("/")[2] for each in self.api.objects[CLUSTER]["spec"].get("taints") or ()]
+
+
+@asynccontextmanager
+async def running(scene: Scene) -> AsyncIterator[None]:
+    """Runs the hub of a scene, and ends it with the test."""
+    client, metrics = scene.api.client(), Metrics()
+    hub = Hub(client, Recorder(client, "tests", clock=scene.clock), scene.clock, metrics)
+    registry = Registry(hub, with_members=False)
+    health = Health(hub, registry)
+
+    async def serve() -> None:
+        async with asyncio.TaskGroup() as group:
+            start(group, [*registry.informers, *health.informers])
+            group.create_task(health.watch(), name="watch")
+            group.create_task(health.run(), name="health")
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(serve())
+        await scene.clock.settle()
+        yield
+        task.cancel()
+
+
+async def test_f_141_a_cluster_is_unknown_five_periods_after_its_last_renewal() -> None:
+    scene = Scene()
+    async with running(scene):
+        await scene.live(600)
+        assert scene.found() == ("True", "ManagedClusterAvailable") and scene.taints == []
+        await scene.clock.advance(299)
+        assert scene.found() == ("True", "ManagedClusterAvailable")
+        await scene.clock.advance(2)
+        assert scene.found() == STOPPED and scene.taints == ["unreachable"]
+
+
+async def test_f_141_in_steady_state_nothing_is_written() -> None:
+    scene = Scene()
+    async with running(scene):
+        await scene.live(300)
+        before = len(scene.api.writes)
+        await scene.live(3600)
+        assert scene.api.writes[before:] == []
+
+
+async def test_f_141_a_process_that_was_suspended_for_an_hour_judges_nothing_at_once() -> None:
+    scene = Scene()
+    async with running(scene):
+        await scene.live(300)
+        # All timers are late at once, as after SIGCONT; what the watch missed arrives afterwards.
+        scene.clock.stand_still(3600)
+        await scene.clock.advance(2)
+        assert scene.found() == ("True", "ManagedClusterAvailable")
+        scene.renew()
+        await scene.live(600)
+        assert scene.found() == ("True", "ManagedClusterAvailable")
+
+
+async def test_f_143_a_clock_that_differs_is_reported_and_makes_no_cluster_unknown() -> None:
+    scene = Scene()
+    async with running(scene):
+        await scene.live(300)
+        assert scene.found("ManagedClusterConditionClockSynced") == ("True", "ManagedClusterClockSynced")
+        for ahead in (3600.0, -3600.0):
+            await scene.live(600, ahead=ahead)
+            assert scene.found("ManagedClusterConditionClockSynced") == ("False", "ManagedClusterClockOutOfSync")
+            assert scene.found() == ("True", "ManagedClusterAvailable")
+        await scene.live(120)
+        assert scene.found("ManagedClusterConditionClockSynced") == ("True", "ManagedClusterClockSynced")
+
+
+def test_f_144_labels_show_the_state_of_each_addon() -> None:
+    def addon(name: str, *conditions: Any) -> Any:
+        return unknown({"metadata": {"name": name, "namespace": "w1"}, "status": {"conditions": list(conditions)}})
+
+    listed = [addon("a", condition("Available", "True")), addon("b", condition("Available", "False")), addon("c")]
+    prefix = "feature.open-cluster-management.io/addon-"
+    assert addon_labels(listed) == {f"{prefix}a": "available", f"{prefix}b": "unhealthy", f"{prefix}c": "unreachable"}
