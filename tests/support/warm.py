@@ -23,9 +23,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-PROGRAMS = ("vkubelet", "kubeocean")
+PROGRAMS = ("vkubelet", "kubeocean", "fleet")
 _LATER = (
-    *("uvloop", "kubeocean.dashboard.command"),
+    *("uvloop", "kubeocean.dashboard.command", "fleet.processes.agent"),
     *("vkubelet_providers.minimal", "vkubelet_providers.mock", "vkubelet_providers.process"),
 )
 """What a program imports when it knows its settings or its command."""

@@ -61,7 +61,7 @@ TREE = {
     "kubeocean": "__init__.py __main__.py cli.py metrics.py provider.py scope.py settings.py py.typed manifests "
     "binding commands copies dashboard doctor explain leasing ledger manager mirrors model networkpolicies nodes pods policies "
     "rbac service services worker",
-    "fleet": "__init__.py cli.py py.typed manifests api core ocm",
+    "fleet": "__init__.py __main__.py cli.py py.typed manifests agent api core ocm processes",
     "tests": "README.md conftest.py support unit integration e2e faults conformance benchmarks mutants",
     "docs": "index.md start lease use operate build explanation reference decisions changes assets images",
 }
@@ -318,7 +318,7 @@ def test_fleet_keeps_its_budgets() -> None:
     lines: dict[str, int] = {}
     for path in (ROOT / "fleet").rglob("*.py"):
         name = path.relative_to(ROOT / "fleet").with_suffix("").parts[0]
-        if name != "__init__":
+        if name not in ("__init__", "__main__"):
             lines[name] = lines.get(name, 0) + len(path.read_text().splitlines())
     assert not list(over_budget(lines))
 

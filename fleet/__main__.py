@@ -1,0 +1,8 @@
+"""`python -m fleet`.
+
+Invariant: the same as the console script.
+"""
+
+from fleet.cli import main
+
+main()

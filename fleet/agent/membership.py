@@ -1,0 +1,236 @@
+"""The membership of one worker in one hub, from its certificate on: follows the record, renews Lease and certificate, reports the status.
+
+Invariant: before the hub accepts the cluster, and after it denies it, nothing but the own record is read, and nothing is written.
+"""
+
+import asyncio
+import enum
+from collections.abc import Callable
+from typing import Final
+
+from attrs import define, field
+
+from fleet.agent.health import WorkerHealth
+from fleet.agent.identity import Bootstrap, IssuedCertificate
+from fleet.agent.join import CertificateExpired, Registration
+from fleet.agent.lease import HubLease
+from fleet.agent.properties import WorkerInventory
+from fleet.agent.settings import AgentSettings
+from fleet.agent.situation import Situation
+from fleet.agent.status import LOOKED_EVERY, Report, StatusWriter, claims_of, is_accepted, is_denied, may_report
+from fleet.api.clusters import AVAILABLE, ManagedCluster, condition_of
+from fleet.api.resources import MANAGEDCLUSTERS
+from fleet.core.view import UNKNOWN
+from vkubelet.api.objects import Key, Unknown
+from vkubelet.client.rest import Client, Selection
+from vkubelet.clock import Clock
+from vkubelet.control.backoff import Backoff
+from vkubelet.control.informer import Change, Informer
+from vkubelet.errors import VKubeletError
+from vkubelet.metrics import Metrics
+
+_WATCHED_EVERY: Final = 5.0
+_LEAST_PAUSE: Final = 2.0
+"""Seconds between two writes of the status, also where another client reverts them."""
+
+
+class Next(enum.Enum):
+    """What follows after a membership."""
+
+    AGAIN = "again"
+    """The same hub, from its bootstrap Secret on."""
+    OTHER_HUB = "other hub"
+
+
+class Over(Exception):
+    """Raised inside the task group of a membership when it ends."""
+
+    def __init__(self, then: Next) -> None:
+        super().__init__(then.value)
+        self.then = then
+
+
+@define(kw_only=True)
+class Worker:
+    """What all memberships of a process share."""
+
+    settings: AgentSettings
+    health: WorkerHealth
+    inventory: WorkerInventory
+    situation: Situation
+    registration: Registration
+    clock: Clock
+    metrics: Metrics
+    holder: str
+    """Name of this process."""
+    may_lead: Callable[[], bool]
+    """Checks that no other process of the worker can have replaced this one."""
+
+
+@define(kw_only=True)
+class Membership:
+    """The membership in the hub of `bootstrap`; `hub` has the issued identity."""
+
+    worker: Worker
+    hub: Client
+    bootstrap: Bootstrap
+    issued: IssuedCertificate
+    changed: asyncio.Event = field(factory=asyncio.Event)
+    """Set when the status may have to be written at once."""
+    record: Informer[Unknown] = field(init=False)
+    lease: HubLease = field(init=False)
+    _accepted: asyncio.Event = field(init=False, factory=asyncio.Event)
+    _omitted: tuple[str, ...] = field(init=False, default=())
+
+    def __attrs_post_init__(self) -> None:
+        worker = self.worker
+        where = Selection(fields=f"metadata.name={worker.settings.cluster}")
+        self.record = Informer(self.hub, MANAGEDCLUSTERS, where=where, clock=worker.clock, metrics=worker.metrics)
+        self.record.on_change(self._on_change)
+        self.lease = HubLease(self.hub, worker.settings.cluster, holder=worker.holder, may_lead=worker.may_lead, clock=worker.clock)
+
+    async def run(self) -> None:
+        """Runs until cancelled. Raises Over, LeadershipLost."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.record.run(), name="record")
+            group.create_task(self.lease.run(self._lease_seconds), name="lease")
+            group.create_task(self._renew_certificate(), name="certificate")
+            group.create_task(self._report(), name="status")
+            group.create_task(self._report_health(), name="health")
+            group.create_task(self._report_inventory(), name="inventory")
+            group.create_task(self._watch_hub(), name="hub")
+
+    @property
+    def cluster(self) -> ManagedCluster | None:
+        """The record, None while it is unknown or absent."""
+        obj = self._obj
+        return ManagedCluster.parse(obj) if obj is not None else None
+
+    @property
+    def _obj(self) -> Unknown | None:
+        return self.record.store.get(Key("", self.worker.settings.cluster))
+
+    # --- The record -------------------------------------------------------------------------------------------------------------------
+
+    def _on_change(self, change: Change[Unknown]) -> None:
+        cluster = self.cluster
+        if cluster is not None and is_accepted(cluster):
+            self._accepted.set()
+        else:
+            self._accepted.clear()
+        before = ManagedCluster.parse(change.old) if change.old is not None else None
+        if before is None or cluster is None or _occasion(before) != _occasion(cluster):
+            self.changed.set()
+        self._tell(cluster)
+
+    def _tell(self, cluster: ManagedCluster | None) -> None:
+        situation, name = self.worker.situation, self.worker.settings.cluster
+        if cluster is None:
+            remedy = "to join again, delete Secret hub-kubeconfig-secret in the worker"
+            situation.waits("RecordDeleted", f"the hub has no ManagedCluster {name} any more; {remedy}")
+        elif is_accepted(cluster) and not may_report(cluster):
+            situation.waits("ClockOutOfSync", "the hub finds that the clock of the worker differs from its own; set the clocks by NTP")
+        elif is_accepted(cluster):
+            situation.proceeds("Joined", f"the hub accepts cluster {name}", joined=True)
+        elif is_denied(cluster):
+            situation.waits("ClusterDenied", f"the hub denies cluster {name}; on the hub run: fleet accept {name}")
+        else:
+            situation.waits("ClusterNotAccepted", f"the hub has not accepted cluster {name}; on the hub run: fleet accept {name}")
+
+    async def _watch_hub(self) -> None:
+        """Ends the membership when the hub denies the cluster or is lost, where another hub can be used. Raises Over."""
+        settings, clock = self.worker.settings, self.worker.clock
+        while True:
+            await clock.sleep(_WATCHED_EVERY)
+            if self.record.last_error is not None and not self.record.ever_synced:
+                problem = f"cannot read ManagedCluster {settings.cluster} on the hub: {self.record.last_error}"
+                self.worker.situation.waits("HubNotReached", problem)
+            elif self.record.synced and self.cluster is None:
+                self._tell(None)
+            if len(settings.bootstrap_secrets) < 2:
+                continue
+            cluster = self.cluster
+            if cluster is not None and is_denied(cluster):
+                raise Over(Next.OTHER_HUB)
+            silent = clock.monotonic() - self.lease.renewed_at if self._accepted.is_set() else self.record.stale_for()
+            if silent > settings.lost_hub_after:
+                self.worker.situation.waits("HubLost", f"the Lease could not be renewed for {silent:.0f} s: {self.lease.problem}")
+                raise Over(Next.OTHER_HUB)
+
+    # --- What is renewed --------------------------------------------------------------------------------------------------------------
+
+    async def _lease_seconds(self) -> int:
+        while True:
+            await self._accepted.wait()
+            cluster = self.cluster
+            if cluster is not None:
+                return cluster.lease_seconds
+
+    async def _renew_certificate(self) -> None:
+        try:
+            await self.worker.registration.renew(self.hub, self.issued, self.bootstrap)
+        except CertificateExpired as error:
+            self.worker.situation.waits("CertificateExpired", f"{error}; the cluster joins again")
+            raise Over(Next.AGAIN) from error
+
+    # --- What is reported -------------------------------------------------------------------------------------------------------------
+
+    async def _report_health(self) -> None:
+        health = self.worker.health
+        while True:
+            await health.changed.wait()
+            health.changed.clear()
+            self.changed.set()
+
+    async def _report_inventory(self) -> None:
+        """Reports the resources as soon as they are known; later changes of nodes and pods are noticed once a minute."""
+        await self.worker.inventory.wait_synced()
+        self.changed.set()
+
+    async def _report(self) -> None:
+        writer, backoff = StatusWriter(self.hub, clock=self.worker.clock), Backoff(first=1.0, limit=30.0)
+        await self.worker.health.known.wait()
+        while True:
+            await self._accepted.wait()
+            self.changed.clear()
+            wait = LOOKED_EVERY
+            try:
+                await self._write(writer)
+                backoff.reset()
+            except VKubeletError as error:
+                wait = backoff.next()
+                if backoff.failures() > 2:
+                    self.worker.situation.warns("StatusNotWritten", f"cannot write the status of the cluster on the hub: {error}")
+            await self.worker.clock.sleep(_LEAST_PAUSE)
+            await self._changed_within(wait)
+
+    async def _write(self, writer: StatusWriter) -> None:
+        worker = self.worker
+        facts = await worker.inventory.read()
+        obj = self._obj
+        if obj is None or not may_report(ManagedCluster.parse(obj)):
+            return
+        claims = claims_of(facts)
+        omitted = tuple(claims.omitted) if claims is not None else ()
+        if omitted and omitted != self._omitted:
+            names = ", ".join(omitted)
+            worker.situation.warns("ClaimsOmitted", f"{len(omitted)} claims exceed the limit and are not reported: {names}; delete others")
+        self._omitted = omitted
+        report = Report(facts=facts, unhealthy=worker.health.problem, not_renewed=worker.registration.rotation_problem)
+        await writer.write(obj, report)
+
+    async def _changed_within(self, seconds: float) -> None:
+        async with asyncio.TaskGroup() as group:
+            alarm = group.create_task(self._ring(seconds))
+            await self.changed.wait()
+            alarm.cancel()
+
+    async def _ring(self, seconds: float) -> None:
+        await self.worker.clock.sleep(seconds)
+        self.changed.set()
+
+
+def _occasion(cluster: ManagedCluster) -> tuple[object, ...]:
+    """Returns what of a record causes a report at once when it changes."""
+    available = condition_of(cluster.conditions, AVAILABLE)
+    return may_report(cluster), cluster.meta.generation, available is not None and available.status == UNKNOWN
