@@ -24,8 +24,7 @@ class WorkerHealth:
         """Why the API server is unhealthy; "" when it is healthy."""
         self.known = asyncio.Event()
         """Set once the health is known."""
-        self.changed = asyncio.Event()
-        """Set at each change of the health; the reader clears it."""
+        self._change = asyncio.Event()
         self._worker = worker
         self._clock = clock
         self._failing_since: float | None = None
@@ -36,6 +35,10 @@ class WorkerHealth:
             self._note(await self._probe())
             await self._clock.sleep(ASKED_EVERY)
 
+    async def changes(self) -> None:
+        """Waits until the API server becomes unhealthy, or healthy again."""
+        await self._change.wait()
+
     def _note(self, problem: str) -> None:
         now = self._clock.monotonic()
         if not problem:
@@ -44,10 +47,12 @@ class WorkerHealth:
             self._failing_since = now
         failed = self._failing_since is not None and now - self._failing_since >= FAILED_AFTER
         if failed or not problem:
-            if bool(self.problem) != failed or not self.known.is_set():
-                self.changed.set()
+            flipped = bool(self.problem) != failed
             self.problem = problem
             self.known.set()
+            if flipped:
+                self._change.set()
+                self._change = asyncio.Event()
 
     async def _probe(self) -> str:
         try:

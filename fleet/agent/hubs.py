@@ -4,12 +4,18 @@ Invariant: a missing or invalid bootstrap Secret stops nothing; the agent report
 """
 
 import asyncio
+from pathlib import Path
 from typing import Final
 
 from fleet.agent.identity import KUBECONFIG, Bootstrap, IssuedCertificate, flaw
-from fleet.agent.membership import Membership, Next, Over, Worker
+from fleet.agent.members import MemberAgent
+from fleet.agent.membership import Membership, Next, Over
+from fleet.agent.settings import KUBEFLEET
+from fleet.agent.tokens import SecretToken
+from fleet.agent.worker import Worker
 from fleet.api import keys
 from vkubelet.api.objects import Key
+from vkubelet.client.credentials import TokenFile
 from vkubelet.client.rest import Client
 from vkubelet.control.certificates import PairSecret, pair_of
 from vkubelet.errors import SettingsError, VKubeletError, first_error
@@ -54,7 +60,7 @@ class Hubs:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._follow(bootstrap), name="bootstrap Secret")
-                await self._join(bootstrap)
+                await (self._be_member(bootstrap) if self._worker.settings.door == KUBEFLEET else self._join(bootstrap))
         except* Over as ends:
             then = first_error(ends).then
         return then
@@ -72,10 +78,22 @@ class Hubs:
                 watched.cancel()
         self._joined = True
         issued = IssuedCertificate(pair)
-        connection = bootstrap.issued_connection(issued)
+        connection = bootstrap.connection_with(issued)
         # Without a fence: a worker whose API server is down is reported too. The Lease on the hub keeps a second agent from writing.
         async with Client(connection, field_manager=keys.AGENT, clock=worker.clock, metrics=worker.metrics) as hub:
-            await Membership(worker=worker, hub=hub, bootstrap=bootstrap, issued=issued).run()
+            async with asyncio.TaskGroup() as group:
+                if KUBEFLEET in worker.settings.modules:
+                    group.create_task(MemberAgent(worker=worker, hub=hub).run(), name="member")
+                await Membership(worker=worker, hub=hub, bootstrap=bootstrap, issued=issued).run()
+
+    async def _be_member(self, bootstrap: Bootstrap) -> None:
+        """Reports to the InternalMemberCluster with the token of the settings, until cancelled."""
+        worker, token = self._worker, self._worker.settings.token
+        self._joined = True
+        source = TokenFile(Path(token.file)) if token.file else SecretToken(self._client, Key(worker.settings.namespace, token.secret))
+        connection = bootstrap.connection_with(source)
+        async with Client(connection, field_manager=keys.AGENT, clock=worker.clock, metrics=worker.metrics) as hub:
+            await MemberAgent(worker=worker, hub=hub, alone=True).run()
 
     async def _watch_bootstrap(self) -> None:
         """Ends joining when the hub does not answer, where another hub can be used. Raises Over."""

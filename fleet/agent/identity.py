@@ -17,6 +17,7 @@ from vkubelet.api.codec import decode_yaml
 from vkubelet.api.objects import Json, JsonView
 from vkubelet.client import kubeconfig
 from vkubelet.client.connection import Connection, connection_from_kubeconfig
+from vkubelet.client.credentials import Credentials
 from vkubelet.client.tls import ClientCertificate, Tls
 from vkubelet.clock import Clock
 from vkubelet.control.certificates import CERTIFICATE, KEY, Name, Pair, Request, belongs_together, common_name_of, end_of, pair_of
@@ -76,11 +77,11 @@ class Bootstrap:
         }
         return yaml.safe_dump(body, sort_keys=False).encode()
 
-    def issued_connection(self, issued: "IssuedCertificate") -> Connection:
-        """Returns the connection to the same hub with the issued identity alone."""
+    def connection_with(self, credentials: Credentials) -> Connection:
+        """Returns the connection to the same hub with another identity alone."""
         tls = self.connection.tls
         plain = Tls(evolve(tls.source, certificate=None, key=None)) if tls is not None else None
-        return evolve(self.connection, tls=plain, credentials=issued)
+        return evolve(self.connection, tls=plain, credentials=credentials)
 
 
 class IssuedCertificate:

@@ -5,29 +5,23 @@ Invariant: before the hub accepts the cluster, and after it denies it, nothing b
 
 import asyncio
 import enum
-from collections.abc import Callable
 from typing import Final
 
 from attrs import define, field
 
-from fleet.agent.health import WorkerHealth
 from fleet.agent.identity import Bootstrap, IssuedCertificate
-from fleet.agent.join import CertificateExpired, Registration
+from fleet.agent.join import CertificateExpired
 from fleet.agent.lease import HubLease
-from fleet.agent.properties import WorkerInventory
-from fleet.agent.settings import AgentSettings
-from fleet.agent.situation import Situation
 from fleet.agent.status import LOOKED_EVERY, Report, StatusWriter, claims_of, is_accepted, is_denied, may_report
+from fleet.agent.worker import Worker, wait_at_most
 from fleet.api.clusters import AVAILABLE, ManagedCluster, condition_of
 from fleet.api.resources import MANAGEDCLUSTERS
 from fleet.core.view import UNKNOWN
 from vkubelet.api.objects import Key, Unknown
 from vkubelet.client.rest import Client, Selection
-from vkubelet.clock import Clock
 from vkubelet.control.backoff import Backoff
 from vkubelet.control.informer import Change, Informer
 from vkubelet.errors import VKubeletError
-from vkubelet.metrics import Metrics
 
 _WATCHED_EVERY: Final = 5.0
 _LEAST_PAUSE: Final = 2.0
@@ -48,23 +42,6 @@ class Over(Exception):
     def __init__(self, then: Next) -> None:
         super().__init__(then.value)
         self.then = then
-
-
-@define(kw_only=True)
-class Worker:
-    """What all memberships of a process share."""
-
-    settings: AgentSettings
-    health: WorkerHealth
-    inventory: WorkerInventory
-    situation: Situation
-    registration: Registration
-    clock: Clock
-    metrics: Metrics
-    holder: str
-    """Name of this process."""
-    may_lead: Callable[[], bool]
-    """Checks that no other process of the worker can have replaced this one."""
 
 
 @define(kw_only=True)
@@ -176,10 +153,8 @@ class Membership:
     # --- What is reported -------------------------------------------------------------------------------------------------------------
 
     async def _report_health(self) -> None:
-        health = self.worker.health
         while True:
-            await health.changed.wait()
-            health.changed.clear()
+            await self.worker.health.changes()
             self.changed.set()
 
     async def _report_inventory(self) -> None:
@@ -202,7 +177,7 @@ class Membership:
                 if backoff.failures() > 2:
                     self.worker.situation.warns("StatusNotWritten", f"cannot write the status of the cluster on the hub: {error}")
             await self.worker.clock.sleep(_LEAST_PAUSE)
-            await self._changed_within(wait)
+            await wait_at_most(self.worker.clock, self.changed, wait)
 
     async def _write(self, writer: StatusWriter) -> None:
         worker = self.worker
@@ -218,16 +193,6 @@ class Membership:
         self._omitted = omitted
         report = Report(facts=facts, unhealthy=worker.health.problem, not_renewed=worker.registration.rotation_problem)
         await writer.write(obj, report)
-
-    async def _changed_within(self, seconds: float) -> None:
-        async with asyncio.TaskGroup() as group:
-            alarm = group.create_task(self._ring(seconds))
-            await self.changed.wait()
-            alarm.cancel()
-
-    async def _ring(self, seconds: float) -> None:
-        await self.worker.clock.sleep(seconds)
-        self.changed.set()
 
 
 def _occasion(cluster: ManagedCluster) -> tuple[object, ...]:

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from fleet.agent.health import WorkerHealth
 from fleet.agent.hubs import Hubs
 from fleet.agent.join import Registration
-from fleet.agent.membership import Worker
 from fleet.agent.properties import WorkerInventory
 from fleet.agent.settings import AgentProcessSettings
 from fleet.agent.situation import Situation
+from fleet.agent.worker import Worker
 from fleet.api import keys
 from vkubelet.api.objects import DEPLOYMENTS, Key
 from vkubelet.client.connection import Connection

@@ -315,6 +315,13 @@ def end_of(pair: Pair) -> datetime:
     return x509.load_pem_x509_certificate(pair.certificate).not_valid_after_utc
 
 
+def common_name_of(pair: Pair) -> str:
+    """Returns the user name in the certificate of a client; "" when it has not exactly one. Raises ValueError when it is no PEM
+    certificate."""
+    names = x509.load_pem_x509_certificate(pair.certificate).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if len(names) == 1 else ""
+
+
 def can_be_named(address: str) -> bool:
     """Checks for an IP address or a DNS name (RFC 1123)."""
     return is_ip(address) or (len(address) <= 253 and _DNS_NAME.fullmatch(address) is not None)
