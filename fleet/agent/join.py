@@ -117,7 +117,8 @@ class Registration:
     def _judged(self, error: VKubeletError, url: str) -> tuple[str, float]:
         """Returns what to report about a failed attempt, and the seconds until the next one."""
         if isinstance(error, RequestDenied):
-            return f"{error}; ask the owner of the hub, who can run: fleet accept {self._settings.cluster}", self._denied.next()
+            wait = self._denied.next()
+            return f"{error}; the next request follows in {wait:.0f} s, on the hub run then: fleet accept {self._settings.cluster}", wait
         if isinstance(error, Unauthorized):
             remedy = "on the hub run `fleet init` for a new token, then run the printed `fleet join`"
             return f"the hub {url} refuses the token or certificate of this cluster: {error.message}; {remedy}", _REFUSED_EVERY
