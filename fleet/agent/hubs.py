@@ -1,4 +1,4 @@
-"""The hubs of one worker, one at a time: from the bootstrap Secret to the membership, and to the next hub where this one is lost.
+"""The hubs of one worker, one at a time: from the bootstrap Secret to the membership, and to the next hub where this one does not respond.
 
 Invariant: a missing or invalid bootstrap Secret stops nothing; the agent reports it and waits. A change of the Secret is followed.
 """
@@ -96,7 +96,7 @@ class Hubs:
             await MemberAgent(worker=worker, hub=hub, alone=True).run()
 
     async def _watch_bootstrap(self) -> None:
-        """Ends joining when the hub does not answer, where another hub can be used. Raises Over."""
+        """Stops joining when the hub does not answer, where another hub can be used. Raises Over."""
         settings, clock = self._worker.settings, self._worker.clock
         while True:
             await clock.sleep(_WATCHED_EVERY)
@@ -135,7 +135,7 @@ class Hubs:
             await self._worker.clock.sleep(_WATCHED_EVERY)
 
     async def _follow(self, bootstrap: Bootstrap) -> None:
-        """Ends the membership when the Secret names another hub, and joining when it changes at all. Raises Over."""
+        """Stops the membership when the Secret names another hub, and joining when it changes at all. Raises Over."""
         while True:
             await self._worker.clock.sleep(_SECRET_EVERY)
             try:

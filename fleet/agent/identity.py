@@ -41,7 +41,7 @@ class Bootstrap:
     """The section of the kubeconfig about the hub: server, proxy, CA."""
     context: str
     digest: bytes = field(repr=False)
-    """The whole kubeconfig."""
+    """The complete kubeconfig."""
 
     @classmethod
     def parse(cls, secret: str, data: bytes) -> Self:
@@ -85,7 +85,7 @@ class Bootstrap:
 
 
 class IssuedCertificate:
-    """Credentials with a certificate that is replaced while connections use it: requests that begin later use the next one."""
+    """Credentials with a certificate that is replaced while connections use it: later requests use the next one."""
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
@@ -110,7 +110,8 @@ def agent_name(entries: Mapping[str, bytes]) -> str:
 
 
 def flaw(entries: Mapping[str, bytes], bootstrap: Bootstrap, cluster: str, *, now: datetime) -> str:
-    """Returns why the stored identity cannot be used; "" when it can. Its begin is not checked: the clock of the hub decides about that."""
+    """Returns why the stored identity cannot be used; "" when it can. Its start is not checked, because the clock of
+    the hub decides about that."""
     pair, text = pair_of(entries), entries.get(KUBECONFIG, b"")
     if pair is None or not belongs_together(pair):
         return "no certificate is stored"

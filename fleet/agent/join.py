@@ -41,7 +41,7 @@ _DENIED_FIRST, _DENIED_LIMIT = 30.0, 900.0
 _LEFT_AT_RENEWAL: Final = (0.20, 0.25)
 """Share of its validity that a certificate has left when it is renewed; random, so that clusters that joined together disperse."""
 _LONGEST_SLEEP: Final = 60.0
-"""Seconds between two looks at the wall clock, which may be set, or go on while the machine is suspended."""
+"""Seconds between two readings of the wall clock, which may be set, or go on while the machine is suspended."""
 
 
 class CertificateExpired(VKubeletError):

@@ -1,4 +1,4 @@
-"""The worker's part in the API of KubeFleet: reports to its InternalMemberCluster, and leaves when that says so.
+"""The worker's part in the API of KubeFleet: reports to its InternalMemberCluster, and leaves when that requests it.
 
 Invariant: only the entry of this agent is written, once in each heartbeat period and when the state or the health changes; after `Leave`
 was acknowledged nothing more is reported.

@@ -37,7 +37,7 @@ class Next(enum.Enum):
 
 
 class Over(Exception):
-    """Raised inside the task group of a membership when it ends."""
+    """Raised inside the task group of a membership when it is over."""
 
     def __init__(self, then: Next) -> None:
         super().__init__(then.value)
@@ -115,7 +115,7 @@ class Membership:
             situation.waits("ClusterNotAccepted", f"the hub has not accepted cluster {name}; on the hub run: fleet accept {name}")
 
     async def _watch_hub(self) -> None:
-        """Ends the membership when the hub denies the cluster or is lost, where another hub can be used. Raises Over."""
+        """Stops the membership when the hub denies the cluster or does not respond, where another hub can be used. Raises Over."""
         settings, clock = self.worker.settings, self.worker.clock
         while True:
             await clock.sleep(_WATCHED_EVERY)

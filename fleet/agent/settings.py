@@ -24,7 +24,7 @@ class ClientConfig:
     """An address of the worker's API server, as published in its ManagedCluster."""
 
     url: str
-    """URL that begins with https://."""
+    """URL with the scheme https."""
     ca_bundle: str = ""
     """CA certificates as base64; empty: those of the client."""
 
@@ -50,13 +50,13 @@ class AgentSettings:
     door: Literal["ocm", "kubefleet"] = OCM
     """API by which the cluster joins: Open Cluster Management with a certificate, or KubeFleet with a token."""
     bootstrap_secrets: Sequence[str] = (keys.BOOTSTRAP_SECRET,)
-    """Secrets with the key `kubeconfig`, one for each hub; the next one is used when a hub denies the cluster or is lost."""
+    """Secrets with the key `kubeconfig`, one for each hub; the next one is used when a hub denies the cluster or does not respond."""
     lost_hub_after: float = 600.0
     """Seconds without a renewal of the Lease after which the next hub is used, where there is one."""
     labels: Mapping[str, str] = field(factory=dict)
     """Labels with which the record of the cluster is created."""
     annotations: Mapping[str, str] = field(factory=dict)
-    """Annotations likewise; their names begin with `agent.open-cluster-management.io`."""
+    """Annotations likewise; their names start with `agent.open-cluster-management.io`."""
     client_configs: Sequence[ClientConfig] = ()
     """Addresses of the worker's API server for others; none where nothing can reach it."""
     client_cert_expiration: int | None = None

@@ -1,6 +1,6 @@
 """What the agent waits for, for its log, its readiness and the Events of its Deployment.
 
-Invariant: each state is reported once, when it begins; a text contains no token, key or kubeconfig.
+Invariant: each state is reported once, at its start; a text contains no token, key or kubeconfig.
 """
 
 import logging

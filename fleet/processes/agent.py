@@ -62,7 +62,7 @@ class AgentProcess(LeaderProcess):
         self._way = group.create_task(self._join(), name="hubs")
 
     async def finish(self) -> None:
-        """Stops writing to the hub; the next process continues there."""
+        """Stops writing to the hub; the next process continues."""
         if self._way is not None:
             self._way.cancel()
 

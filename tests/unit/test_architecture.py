@@ -61,7 +61,7 @@ TREE = {
     "kubeocean": "__init__.py __main__.py cli.py metrics.py provider.py scope.py settings.py py.typed manifests "
     "binding commands copies dashboard doctor explain leasing ledger manager mirrors model networkpolicies nodes pods policies "
     "rbac service services worker",
-    "fleet": "__init__.py __main__.py cli.py py.typed manifests agent api core ocm processes",
+    "fleet": "__init__.py __main__.py cli.py py.typed manifests agent api commands core ocm processes",
     "tests": "README.md conftest.py support unit integration e2e faults conformance benchmarks mutants",
     "docs": "index.md start lease use operate build explanation reference decisions changes assets images",
 }
