@@ -75,9 +75,7 @@ def step_of(seen: Observed) -> Step:
         return Step(_unprepared(record))
     clock = condition_of(record.conditions, CLOCK_SYNCED)
     if clock is not None and clock.status == "False":
-        return Step(
-            f"the clocks of hub and worker differ too much; on the nodes of the worker run: timedatectl set-ntp true ({clock.message})"
-        )
+        return Step("the clocks of hub and worker differ too much; on the nodes of the worker run: timedatectl set-ntp true")
     if not holds(record.conditions, CLUSTER_JOINED) or condition_of(record.conditions, AVAILABLE) is None:
         return Step(_unstarted(seen, "the hub accepts the cluster, and the agent has not reported yet"))
     return Step(f"cluster {seen.name} joined the hub {seen.hub}", joined=True)
@@ -93,9 +91,7 @@ def _request_step(seen: Observed, accept: str) -> Step:
     name = last.metadata.name
     if "Denied" in types or "Failed" in types:
         message = types.get("Denied") or types.get("Failed") or "no reason given"
-        return Step(
-            f"the hub denied request {name}: {message}; the agent asks again, ask the owner of the hub to run: fleet accept {seen.name}"
-        )
+        return Step(f"the hub denied request {name}: {message}; the agent asks again, then {accept}")
     if "Approved" in types:
         return Step(f"request {name} is approved, and waits for the signer {keys.CLIENT_SIGNER}; on the hub check kube-controller-manager")
     if seen.taken:

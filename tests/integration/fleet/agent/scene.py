@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 from attrs import define, field
@@ -23,6 +23,12 @@ from tests.support.witness import api_client
 from vkubelet.testing.cluster import ControlPlane
 
 Body = dict[str, Any]
+
+
+class MakeScene(Protocol):
+    """Makes a worker; `settings` are of the section `agent:`."""
+
+    async def __call__(self, *, bootstrap: str | None = None, without: Sequence[str] = (), **settings: Any) -> AgentScene: ...
 
 
 @define
@@ -76,11 +82,13 @@ class AgentScene:
                 raise
             self.core.patch_namespaced_secret(name, self.namespace, body)
 
-    def program(self, name: str = "agent", **settings: Any) -> Program:
-        """`fleet agent`, not started, as the ServiceAccount of the worker."""
+    def program(self, name: str = "agent", *, port: int = 0, **settings: Any) -> Program:
+        """`fleet agent`, not started, as the ServiceAccount of the worker, whose API server it reaches at `port`."""
         review = self.core.create_namespaced_service_account_token("fleet-agent", self.namespace, {"spec": {}})
         kubeconfig = yaml.safe_load(self.worker.kubeconfig.read_text())
         kubeconfig["users"][0]["user"] = {"token": review.status.token}
+        if port:
+            kubeconfig["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
         account = self.directory / f"{name}.kubeconfig"
         account.write_text(yaml.safe_dump(kubeconfig))
         health = {"health_address": f"127.0.0.1:{self.port}", "metrics_address": "127.0.0.1:0"}
