@@ -21,6 +21,7 @@ Body = dict[str, Any]
 GROUP = "cluster.open-cluster-management.io"
 CLUSTERS = f"/apis/{GROUP}/v1/managedclusters"
 REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+MEMBERS = "/apis/cluster.kubernetes-fleet.io/v1beta1"
 LABEL = "open-cluster-management.io/cluster-name"
 BOOTSTRAP = "open-cluster-management"
 ACCOUNT = "agent-registration-bootstrap"
@@ -178,8 +179,45 @@ class PeerHub:
             *(f"{REQUESTS}/{each['metadata']['name']}" for each in self.requests(name)),
             *(f"/apis/{_RBAC}/v1/{plural}/peer-{name}" for plural in ("clusterroles", "clusterrolebindings")),
             f"/api/v1/namespaces/{name}",
+            f"/api/v1/namespaces/fleet-member-{name}",
         ):
             self.send("DELETE", path)
+
+    # --- A member of KubeFleet's API ---------------------------------------------------------------------------------------------------
+
+    def admit(self, name: str, subject: Body, *, state: str = "Join", period: int = 1) -> None:
+        """Namespace, rights of the member, and the record by which it knows that it joins."""
+        space = f"fleet-member-{name}"
+        self._namespace(space, {"kubernetes-fleet.io/is-fleet-resource": "true"})
+        groups = ("cluster.kubernetes-fleet.io", "placement.kubernetes-fleet.io")
+        rules = [*(rule(group, "*", ("*",)) for group in groups), *(rule(group, "events", ("*",)) for group in ("", "events.k8s.io"))]
+        self._role(f"fleet-role-{name}", rules, [subject], namespace=space)
+        path = f"{MEMBERS}/namespaces/{space}/internalmemberclusters"
+        spec = {"state": state, "heartbeatPeriodSeconds": period}
+        kind = {"apiVersion": "cluster.kubernetes-fleet.io/v1beta1", "kind": "InternalMemberCluster"}
+        self.put(path, {**kind, "metadata": {"name": name, "namespace": space}, "spec": spec})
+
+    def member(self, name: str) -> Body:
+        return self.send("GET", f"{MEMBERS}/namespaces/fleet-member-{name}/internalmemberclusters/{name}") or {}
+
+    def member_agent(self, name: str) -> Body:
+        """What the agent of a member reported: the last heartbeat, and status and reason by the type of the condition."""
+        entries = (self.member(name).get("status") or {}).get("agentStatus") or ()
+        entry = next((each for each in entries if each["type"] == "MemberAgent"), {})
+        conditions = {each["type"]: (each["status"], each["reason"]) for each in entry.get("conditions") or ()}
+        return {"heartbeat": entry.get("lastReceivedHeartbeat", ""), **conditions}
+
+    def let_leave(self, name: str) -> None:
+        path = f"{MEMBERS}/namespaces/fleet-member-{name}/internalmemberclusters/{name}"
+        self.send("PATCH", path, {"spec": {"state": "Leave"}})
+
+    def account(self, name: str, seconds: int = 3600) -> tuple[Body, str]:
+        """A ServiceAccount of the hub as subject, and a token of it."""
+        path = f"/api/v1/namespaces/{BOOTSTRAP}/serviceaccounts"
+        if self.send("GET", f"{path}/{name}") is None:
+            self.send("POST", path, {"metadata": {"name": name}})
+        made = k8s.CoreV1Api(self._api).create_namespaced_service_account_token(name, BOOTSTRAP, {"spec": {"expirationSeconds": seconds}})
+        return {"kind": "ServiceAccount", "name": name, "namespace": BOOTSTRAP}, str(made.status.token)
 
     # --- Inside ------------------------------------------------------------------------------------------------------------------------
 

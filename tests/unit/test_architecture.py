@@ -73,7 +73,7 @@ BUDGETS = {
     ("agent",): 2000,
     ("gateway",): 900,
     ("webhook",): 250,
-    ("operator", "commands", "cli", "processes"): 1200,
+    ("operator", "commands", "cli", "processes"): 2000,
 }
 """Lines of parts of `fleet`; more of them takes a record in docs/decisions."""
 MADE_BY_TOOLS = {"build", "dist", "__pycache__"}

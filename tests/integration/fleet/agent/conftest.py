@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fleet.api.resources import CLUSTERCLAIMS, MANAGEDCLUSTERS, definition
+from fleet.api.resources import CLUSTERCLAIMS, INTERNALMEMBERCLUSTERS, MANAGEDCLUSTERS, definition
 from tests.integration.fleet.agent.scene import AgentScene, MakeScene
 from tests.support.bound import established
 from tests.support.peer import PeerHub
@@ -22,21 +22,21 @@ from vkubelet.testing.fixtures import run_apart
 _numbers = itertools.count(1)
 
 
-async def define(clusters: dict[ControlPlane, Resource[Unknown]]) -> None:
-    for cluster, resource in clusters.items():
+async def define(kinds: Sequence[tuple[ControlPlane, Resource[Unknown]]]) -> None:
+    for cluster, resource in kinds:
         await cluster.kubectl("apply", "-f", "-", stdin=definition(resource))
         await eventually(partial(established, cluster, f"crd/{resource.plural}.{resource.group}"), f"{resource} is established")
 
 
 @pytest.fixture(scope="session")
 def peer(hub: ControlPlane, worker: ControlPlane) -> Iterator[PeerHub]:
-    kinds = {hub: MANAGEDCLUSTERS, worker: CLUSTERCLAIMS}
+    kinds = [(hub, MANAGEDCLUSTERS), (hub, INTERNALMEMBERCLUSTERS), (worker, CLUSTERCLAIMS)]
     run_apart(define(kinds))
     made = PeerHub(hub)
     made.prepare()
     yield made
     made.close()
-    for cluster, resource in kinds.items():
+    for cluster, resource in kinds:
         run_apart(cluster.kubectl("delete", "crd", f"{resource.plural}.{resource.group}", "--wait=false"))
 
 
