@@ -6,6 +6,7 @@ certificate is replaced only by one that the hub issued.
 
 import asyncio
 import base64
+import logging
 import random
 from datetime import datetime
 from typing import Final
@@ -34,12 +35,16 @@ from vkubelet.control.certificates import (
 )
 from vkubelet.errors import AlreadyExists, ApiError, Forbidden, NotFound, Unauthorized, Unavailable, VKubeletError
 
+log = logging.getLogger(__name__)
+
 REQUEST_LIMIT: Final = 10
 """Number of requests of one cluster that a hub holds; further ones would not be approved."""
 _REFUSED_EVERY: Final = 30.0
 _DENIED_FIRST, _DENIED_LIMIT = 30.0, 900.0
 _LEFT_AT_RENEWAL: Final = (0.20, 0.25)
 """Share of its validity that a certificate has left when it is renewed; random, so that clusters that joined together disperse."""
+_LEAST_PAUSE: Final = 60.0
+"""Seconds from a renewal to the next one, or half of the validity that is left when that is less."""
 _LONGEST_SLEEP: Final = 60.0
 """Seconds between two readings of the wall clock, which may be set, or go on while the machine is suspended."""
 
@@ -81,7 +86,9 @@ class Registration:
             except* CertificateExpired as expired:
                 raise CertificateExpired(str(expired.exceptions[0])) from expired
             self.rotation_problem = ""
-            self._situation.proceeds("CertificateRenewed", "the hub renewed the certificate", joined=True)
+            log.info("certificate renewed")
+            # A signer may issue certificates that are old already, as it backdates them by more than they last.
+            await self._clock.sleep(min(_LEAST_PAUSE, (end_of(issued.pair) - self._clock.now()).total_seconds() / 2))
 
     async def _count_down(self, pair: Pair) -> None:
         end = end_of(pair)
@@ -154,7 +161,7 @@ class Registration:
             await self._store.save({**owner, PENDING_KEY: key})
         issuer = Issuer(client=hub, clock=self._clock, waits=self._waits_for_approval if first else _approved_soon)
         name = await self._find_request(hub, key) or await issuer.post(identity.certificate_request(self._settings, agent), key)
-        pair = Pair(await issuer.collect(name), key)
+        pair = Pair(await issuer.collect(name, still_wanted=self._answers), key)
         if not belongs_together(pair):
             raise RequestDenied(f"certificate request {name} got a certificate of another key")
         await self._store.save(
@@ -174,6 +181,11 @@ class Registration:
             remedy = f"on the hub run: kubectl delete certificatesigningrequests -l {keys.CLUSTER_NAME}={cluster}"
             raise Unavailable(f"the hub has {len(listed)} certificate requests of cluster {cluster} already; {remedy}")
         return own[0] if own else ""
+
+    def _answers(self) -> bool:
+        """Notes that the hub has answered; called between two reads of a request."""
+        self.answered_at = self._clock.monotonic()
+        return True
 
     def _waits_for_approval(self, name: str) -> None:
         remedy = f"on the hub run: fleet accept {self._settings.cluster}"

@@ -57,6 +57,7 @@ class Membership:
     record: Informer[Unknown] = field(init=False)
     lease: HubLease = field(init=False)
     _accepted: asyncio.Event = field(init=False, factory=asyncio.Event)
+    _accepted_at: float = field(init=False, default=0.0)
     _omitted: tuple[str, ...] = field(init=False, default=())
 
     def __attrs_post_init__(self) -> None:
@@ -91,10 +92,11 @@ class Membership:
 
     def _on_change(self, change: Change[Unknown]) -> None:
         cluster = self.cluster
-        if cluster is not None and is_accepted(cluster):
-            self._accepted.set()
-        else:
+        if cluster is None or not is_accepted(cluster):
             self._accepted.clear()
+        elif not self._accepted.is_set():
+            self._accepted_at = self.worker.clock.monotonic()
+            self._accepted.set()
         before = ManagedCluster.parse(change.old) if change.old is not None else None
         if before is None or cluster is None or _occasion(before) != _occasion(cluster):
             self.changed.set()
@@ -129,7 +131,8 @@ class Membership:
             cluster = self.cluster
             if cluster is not None and is_denied(cluster):
                 raise Over(Next.OTHER_HUB)
-            silent = clock.monotonic() - self.lease.renewed_at if self._accepted.is_set() else self.record.stale_for()
+            renewed_at = max(self.lease.renewed_at, self._accepted_at)
+            silent = clock.monotonic() - renewed_at if self._accepted.is_set() else self.record.stale_for()
             if silent > settings.lost_hub_after:
                 self.worker.situation.waits("HubLost", f"the Lease could not be renewed for {silent:.0f} s: {self.lease.problem}")
                 raise Over(Next.OTHER_HUB)

@@ -150,5 +150,5 @@ def _head(meta: ObjectMeta) -> ObjectMeta:
 
 
 def _rule_for(resource: Resource[Node] | Resource[Pod] | Resource[Unknown]) -> str:
-    rule = f'{{apiGroups: ["{resource.group}"], resources: [{resource.plural}], verbs: [get, list, watch]}}'
+    rule = f'{{apiGroups: ["{resource.group}"], resources: [{resource.plural}], verbs: [list, watch]}}'
     return f"{resource.plural}, which the agent may not list; add to its ClusterRole the rule {rule}"

@@ -7,7 +7,7 @@ from fleet.agent.settings import KUBEFLEET, AgentSettings
 from fleet.api import keys
 from fleet.api.resources import CLUSTER_GROUP
 from vkubelet.api.objects import Json
-from vkubelet.api.rbac import READ, Rule, granted, namespace_body
+from vkubelet.api.rbac import Rule, granted, namespace_body
 
 
 def agent_rules(settings: AgentSettings) -> tuple[Rule, ...]:
@@ -15,10 +15,10 @@ def agent_rules(settings: AgentSettings) -> tuple[Rule, ...]:
     own = settings.namespace
     secrets = [*settings.bootstrap_secrets, *([settings.token.secret] if settings.door == KUBEFLEET and settings.token.secret else [])]
     rules = [
-        Rule("nodes", READ, why="Adds up the resources of the cluster; of specs only heads are retained."),
-        Rule("pods", READ, why="Subtracts what pods have requested; of specs only requests are retained."),
+        Rule("nodes", "list watch", why="Adds up the resources of the cluster; of specs only heads are retained."),
+        Rule("pods", "list watch", why="Subtracts what pods have requested; of specs only requests are retained."),
         Rule("namespaces", "get", names="kube-system", why="Reads the UID that identifies the cluster."),
-        Rule("clusterclaims", READ, group=CLUSTER_GROUP, why="Reports the claims of the cluster."),
+        Rule("clusterclaims", "list", group=CLUSTER_GROUP, why="Reports the claims of the cluster."),
         Rule("secrets", "get", names=secrets, namespace=own, why="Reads how the hub is reached, and its first identity there."),
         Rule("leases", "create", group="coordination.k8s.io", namespace=own, why="Creates the Lease of its leader election."),
         Rule("leases", "get update", group="coordination.k8s.io", names=keys.AGENT, namespace=own, why="Elects one of its replicas."),
@@ -30,7 +30,7 @@ def agent_rules(settings: AgentSettings) -> tuple[Rule, ...]:
         rules.append(Rule("secrets", "create", namespace=own, why=kept))
         rules.append(Rule("secrets", "get patch", names=keys.HUB_SECRET, namespace=own, why=kept))
     if settings.cluster_properties:
-        rules.append(Rule("clusterproperties", READ, group="about.k8s.io", why="Reports properties of the cluster as claims."))
+        rules.append(Rule("clusterproperties", "list", group="about.k8s.io", why="Reports properties of the cluster as claims."))
     return tuple(rules)
 
 

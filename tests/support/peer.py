@@ -141,7 +141,8 @@ class PeerHub:
         if rights:
             self.grant(name)
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{name}/leases"
-        self.put(leases, {"metadata": {"name": "managed-cluster-lease", "namespace": name}, "spec": {"leaseDurationSeconds": seconds}})
+        if not self.lease(name):
+            self.send("POST", leases, {"metadata": {"name": "managed-cluster-lease"}, "spec": {"leaseDurationSeconds": seconds}})
         self.set_condition(name, "HubAcceptedManagedCluster", "True", "HubClusterAdminAccepted")
 
     def deny(self, name: str) -> None:

@@ -41,6 +41,16 @@ def peer(hub: ControlPlane, worker: ControlPlane) -> Iterator[PeerHub]:
 
 
 @pytest.fixture
+def second_hub(peer: PeerHub, worker: ControlPlane) -> Iterator[PeerHub]:
+    """Another hub: the API server of the worker itself."""
+    run_apart(define([(worker, MANAGEDCLUSTERS)]))
+    made = PeerHub(worker)
+    made.prepare()
+    yield made
+    made.close()
+
+
+@pytest.fixture
 async def scene(peer: PeerHub, worker: ControlPlane, cluster_site: Site, tmp_path: Path) -> AsyncIterator[MakeScene]:
     """`await scene()`: a worker with a bootstrap Secret, unless that is empty, whose agent is not started."""
     made: list[AgentScene] = []

@@ -18,6 +18,7 @@ from kubernetes import client as k8s
 
 from fleet.agent.rights import agent_objects
 from fleet.agent.settings import read_agent_settings
+from tests.support.gate import Gate
 from tests.support.program import Program
 from tests.support.witness import api_client
 from vkubelet.testing.cluster import ControlPlane
@@ -64,6 +65,14 @@ class AgentScene:
     def core(self) -> k8s.CoreV1Api:
         return k8s.CoreV1Api(api_client(self.worker.kubeconfig))
 
+    def deploy(self) -> None:
+        """A Deployment of the agent whose pods run nowhere."""
+        pod = {"containers": [{"name": "c", "image": "none"}]}
+        template = {"metadata": {"labels": {"a": "b"}}, "spec": pod}
+        spec = {"replicas": 0, "selector": {"matchLabels": {"a": "b"}}, "template": template}
+        apps = k8s.AppsV1Api(api_client(self.worker.kubeconfig))
+        apps.create_namespaced_deployment(self.namespace, {"metadata": {"name": "fleet-agent"}, "spec": spec})
+
     def secret(self, name: str = "hub-kubeconfig-secret") -> dict[str, str]:
         """The entries of a Secret, as base64."""
         try:
@@ -82,8 +91,8 @@ class AgentScene:
                 raise
             self.core.patch_namespaced_secret(name, self.namespace, body)
 
-    def program(self, name: str = "agent", *, port: int = 0, **settings: Any) -> Program:
-        """`fleet agent`, not started, as the ServiceAccount of the worker, whose API server it reaches at `port`."""
+    def program(self, name: str = "agent", *, port: int = 0, gate: Gate | None = None, **settings: Any) -> Program:
+        """`fleet agent`, not started, as the ServiceAccount of the worker, whose API server it reaches at `port`, or by a gate."""
         review = self.core.create_namespaced_service_account_token("fleet-agent", self.namespace, {"spec": {}})
         kubeconfig = yaml.safe_load(self.worker.kubeconfig.read_text())
         kubeconfig["users"][0]["user"] = {"token": review.status.token}
@@ -91,6 +100,8 @@ class AgentScene:
             kubeconfig["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
         account = self.directory / f"{name}.kubeconfig"
         account.write_text(yaml.safe_dump(kubeconfig))
+        if gate is not None:
+            account = gate.lead(self.worker, account)
         health = {"health_address": f"127.0.0.1:{self.port}", "metrics_address": "127.0.0.1:0"}
         file = self.directory / f"{name}.yaml"
         file.write_text(yaml.safe_dump({"agent": self.own, "health": health, "log": {"level": "DEBUG"}, **settings}))

@@ -203,6 +203,14 @@ async def test_f_101_a_hub_that_is_not_reached_is_named(lab: Lab) -> None:
         assert lab.registration.answered_at == answered
 
 
+async def test_f_111_a_hub_whose_owner_takes_an_hour_is_not_lost(lab: Lab) -> None:
+    async with lab.joining() as task:
+        for _ in range(60):
+            await lab.clock.advance(60)
+            assert lab.clock.monotonic() - lab.registration.answered_at < 5
+        assert not task.done() and len(lab.hub.requests) == 1
+
+
 # --- Renewal ------------------------------------------------------------------------------------------------------------------------------
 
 
