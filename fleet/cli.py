@@ -250,7 +250,9 @@ def _command_join(arguments: argparse.Namespace) -> None:
     finish(command.run())
     if arguments.foreground and not arguments.only_print:
         cluster = {"kubeconfig": str(arguments.kubeconfig or ""), "context": arguments.context}
-        run_agent(lambda: read_agent_settings({"agent": flags.settings, "cluster": cluster}))
+        # Nothing probes it, and several may run on one machine.
+        health = {"health_address": "", "metrics_address": ""}
+        run_agent(lambda: read_agent_settings({"agent": flags.settings, "cluster": cluster, "health": health}))
 
 
 def _read(path: Path, flag: str) -> bytes:

@@ -20,7 +20,7 @@ from vkubelet.client.rest import Client
 from vkubelet.control.certificates import PairSecret, pair_of
 from vkubelet.errors import SettingsError, VKubeletError, first_error
 
-_SECRET_EVERY: Final = 30.0
+_SECRET_EVERY: Final = 10.0
 _WATCHED_EVERY: Final = 5.0
 
 
@@ -113,10 +113,9 @@ class Hubs:
                 return await self._read(secret)
             except VKubeletError as error:
                 self._worker.situation.waits("NoBootstrap", _remedy(secret, error, self._worker.settings.namespace))
+            await self._worker.clock.sleep(_WATCHED_EVERY)
             if len(self._worker.settings.bootstrap_secrets) > 1:
-                await self._worker.clock.sleep(_WATCHED_EVERY)
                 return None
-            await self._worker.clock.sleep(_SECRET_EVERY)
 
     async def _read(self, secret: str) -> Bootstrap:
         """Reads a bootstrap Secret. Raises SettingsError, ApiError."""

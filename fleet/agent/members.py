@@ -73,9 +73,10 @@ def status_change(live: JsonView, report: MemberReport, *, desired: str, generat
     change["properties"] = {**dict.fromkeys(live.get("properties") or ()), **properties}
     lacking = "; ".join(facts.missing)
     conditions = list(live.get("conditions") or ())
+    started, collected = facts.started, facts.collected
     for each in (
-        _condition(_PROVIDER_STARTED, True, "Started", "the agent collects the properties"),
-        _condition(_COLLECTED, True, "PropertiesCollected", f"not reported: {lacking}" if lacking else "all properties were collected"),
+        _condition(_PROVIDER_STARTED, started.holds, started.reason, started.message),
+        _condition(_COLLECTED, collected.holds, collected.reason, f"not reported: {lacking}" if lacking else collected.message),
     ):
         conditions = set_condition(conditions, {**each, "observedGeneration": generation}, now=now)
     return {**change, "conditions": conditions}
@@ -84,7 +85,7 @@ def status_change(live: JsonView, report: MemberReport, *, desired: str, generat
 def _properties(inventory: Inventory, report: MemberReport) -> dict[str, str]:
     facts = report.facts
     computed = inventory.properties(version=facts.version or "", entrypoint=report.entrypoint, authority=report.authority)
-    return merged(computed=computed, claims=facts.claims or {}, cluster_properties=facts.cluster_properties)
+    return merged(computed={**computed, **facts.provided}, claims=facts.claims or {}, cluster_properties=facts.cluster_properties)
 
 
 def _condition(type_: str, holds: bool, reason: str, message: str) -> Json:

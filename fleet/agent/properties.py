@@ -10,6 +10,7 @@ from typing import Final
 
 from attrs import field, frozen
 
+from fleet.agent.providers import COLLECTED, STARTED, Outcome, PropertyProviders
 from fleet.api import keys
 from fleet.api.clusters import ClusterClaim
 from fleet.api.resources import CLUSTERCLAIMS
@@ -40,6 +41,11 @@ class WorkerFacts:
     """ClusterClaims that are reported to the hub, and what is known without them."""
     cluster_properties: Mapping[str, str] = field(factory=dict)
     """ClusterProperty objects; they win over claims."""
+    provided: Mapping[str, str] = field(factory=dict)
+    """Properties of property providers; claims of the same name win over them."""
+    started: Outcome = STARTED
+    collected: Outcome = COLLECTED
+    """State of the property providers."""
     missing: Sequence[str] = ()
     """What the agent may not read, each with the rule to add."""
 
@@ -47,10 +53,13 @@ class WorkerFacts:
 class WorkerInventory:
     """Watches nodes and pods. `run` it in a task group."""
 
-    def __init__(self, worker: Client, *, cluster_properties: bool, clock: Clock, metrics: Metrics) -> None:
+    def __init__(
+        self, worker: Client, *, cluster_properties: bool, clock: Clock, metrics: Metrics, providers: PropertyProviders | None = None
+    ) -> None:
         self.nodes = Informer(worker, NODES, store=Store(keep=node_head), clock=clock, metrics=metrics)
         self.pods = Informer(worker, PODS, where=_RUNNING, store=Store(keep=pod_head), clock=clock, metrics=metrics)
         self._worker = worker
+        self._providers = providers if providers is not None else PropertyProviders(clock)
         self._cluster_properties = cluster_properties
         self._claims: dict[str, str] | None = None
         self._properties: dict[str, str] = {}
@@ -61,6 +70,7 @@ class WorkerInventory:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.nodes.run(), name="nodes")
             group.create_task(self.pods.run(), name="pods")
+            group.create_task(self._providers.run(), name="property providers")
 
     async def wait_synced(self) -> None:
         """Waits until nodes and pods were listed completely."""
@@ -87,6 +97,9 @@ class WorkerInventory:
             inventory=self.inventory(),
             claims=self._claims,
             cluster_properties=self._properties,
+            provided=self._providers.properties,
+            started=self._providers.started,
+            collected=self._providers.collected,
             missing=missing,
         )
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fleet.agent.members import MemberReport, status_change
+from fleet.agent.providers import Outcome
 from tests.unit.fleet.agent.test_status import facts
 from tests.unit.fleet.builders import SINCE, Body, condition
 
@@ -72,3 +73,11 @@ def test_f_133_what_is_unknown_is_not_reported_and_a_missing_right_is_named() ->
     assert change(facts=facts(inventory=None)).keys() == {"agentStatus"}
     (collected,) = [each for each in change(facts=facts(missing=("pods, …",)))["conditions"] if "Collection" in each["type"]]
     assert collected["message"] == "not reported: pods, …"
+
+
+def test_f_164_properties_of_providers_are_reported_with_their_state() -> None:
+    late = Outcome("TimedOut", "property provider p: no answer within 10 s")
+    found = change(facts=facts(provided={"p/x": "1", "a": "other"}, collected=late))
+    assert found["properties"]["p/x"]["value"] == "1" and found["properties"]["a"]["value"] == "1"
+    (collected,) = [each for each in found["conditions"] if each["type"] == "ClusterPropertyCollectionSucceeded"]
+    assert (collected["status"], collected["reason"]) == ("False", "TimedOut") and collected["message"] == late.message
