@@ -17,7 +17,7 @@ from fleet.api import keys
 from vkubelet.api.objects import Key
 from vkubelet.client.credentials import TokenFile
 from vkubelet.client.rest import Client
-from vkubelet.control.certificates import PairSecret, pair_of
+from vkubelet.control.certificates import CERTIFICATE, PairSecret, pair_of
 from vkubelet.errors import SettingsError, VKubeletError, first_error
 
 _SECRET_EVERY: Final = 10.0
@@ -32,6 +32,7 @@ class Hubs:
         self._client = client
         self._store = store
         self._joined = False
+        self._membership: Membership | None = None
 
     async def run(self) -> None:
         """Runs until cancelled. Raises LeadershipLost."""
@@ -56,7 +57,7 @@ class Hubs:
         bootstrap = await self._bootstrap(secret)
         if bootstrap is None:
             return Next.OTHER_HUB
-        self._joined, then = False, Next.AGAIN
+        self._joined, self._membership, then = False, None, Next.AGAIN
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._follow(bootstrap), name="bootstrap Secret")
@@ -84,7 +85,8 @@ class Hubs:
             async with asyncio.TaskGroup() as group:
                 if KUBEFLEET in worker.settings.modules:
                     group.create_task(MemberAgent(worker=worker, hub=hub).run(), name="member")
-                await Membership(worker=worker, hub=hub, bootstrap=bootstrap, issued=issued).run()
+                self._membership = Membership(worker=worker, hub=hub, bootstrap=bootstrap, issued=issued)
+                await self._membership.run()
 
     async def _be_member(self, bootstrap: Bootstrap) -> None:
         """Reports to the InternalMemberCluster with the token of the settings, until cancelled."""
@@ -133,6 +135,12 @@ class Hubs:
                 self._worker.situation.waits("SecretNotRead", f"cannot read Secret {self._store.key} in the worker: {error}")
             await self._worker.clock.sleep(_WATCHED_EVERY)
 
+    async def _discard(self) -> None:
+        try:
+            await self._store.save({CERTIFICATE: None})
+        except VKubeletError as error:
+            self._worker.situation.warns("SecretNotWritten", f"cannot write Secret {self._store.key} in the worker: {error}")
+
     async def _follow(self, bootstrap: Bootstrap) -> None:
         """Stops the membership when the Secret names another hub, and joining when it changes at all. Raises Over."""
         while True:
@@ -142,7 +150,11 @@ class Hubs:
             except VKubeletError as error:
                 self._worker.situation.warns("NoBootstrap", _remedy(bootstrap.secret, error, self._worker.settings.namespace))
                 continue
-            if found.digest != bootstrap.digest and not (self._joined and found.leads_to(bootstrap)):
+            removed = self._membership is not None and self._membership.removed
+            if found.digest != bootstrap.digest and (removed or not self._joined or not found.leads_to(bootstrap)):
+                if removed:
+                    # A new Secret is the consent of the worker's owner to join again.
+                    await self._discard()
                 self._worker.situation.warns("BootstrapChanged", f"Secret {bootstrap.secret} changed and is followed")
                 raise Over(Next.AGAIN)
 

@@ -88,6 +88,11 @@ class Membership:
     def _obj(self) -> Unknown | None:
         return self.record.store.get(Key("", self.worker.settings.cluster))
 
+    @property
+    def removed(self) -> bool:
+        """Whether the hub has deleted the record."""
+        return self.record.synced and self._obj is None
+
     # --- The record -------------------------------------------------------------------------------------------------------------------
 
     def _on_change(self, change: Change[Unknown]) -> None:
@@ -105,7 +110,7 @@ class Membership:
     def _tell(self, cluster: ManagedCluster | None) -> None:
         situation, name = self.worker.situation, self.worker.settings.cluster
         if cluster is None:
-            remedy = "to join again, delete Secret hub-kubeconfig-secret in the worker"
+            remedy = "to join again, on the hub run `fleet init`, and in the worker the line that it prints"
             situation.waits("RecordDeleted", f"the hub has no ManagedCluster {name} any more; {remedy}")
         elif is_accepted(cluster) and not may_report(cluster):
             situation.waits("ClockOutOfSync", "the hub finds that the clock of the worker differs from its own; set the clocks by NTP")
@@ -124,7 +129,7 @@ class Membership:
             if self.record.last_error is not None and not self.record.ever_synced:
                 problem = f"cannot read ManagedCluster {settings.cluster} on the hub: {self.record.last_error}"
                 self.worker.situation.waits("HubNotReached", problem)
-            elif self.record.synced and self.cluster is None:
+            elif self.removed:
                 self._tell(None)
             if len(settings.bootstrap_secrets) < 2:
                 continue

@@ -311,6 +311,20 @@ async def test_f_154_a_denied_cluster_reports_nothing_until_it_is_accepted_again
         assert denied is not None and laptop.ready() == "ok"
 
 
+async def test_f_26_a_removed_cluster_joins_again_only_with_a_new_bootstrap_secret(scene: MakeScene, peer: PeerHub) -> None:
+    laptop = await scene()
+    name = laptop.cluster
+    with laptop.program() as program:
+        await joined(laptop, peer, program)
+        peer.send("DELETE", f"{CLUSTERS}/{name}")
+        await eventually(lambda: f"no ManagedCluster {name} any more" in laptop.ready(), f"it is told\n{program.tail()}")
+        assert peer.record(name) is None
+        laptop.put_secret({"kubeconfig": peer.bootstrap()})
+        await eventually(lambda: peer.pending(name), f"it asks again\n{program.tail()}")
+        assert not (peer.record(name) or {})["spec"].get("hubAcceptsClient")
+        await joined(laptop, peer, program)
+
+
 async def test_f_106_a_denied_request_is_told_with_the_message_of_the_approver(scene: MakeScene, peer: PeerHub) -> None:
     laptop = await scene()
     with laptop.program() as program:
