@@ -50,6 +50,7 @@ def _run(arguments: Sequence[str]) -> None:
 
 
 def _add_cluster(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("-o", "--output", choices=("json", "yaml"), default="", help="print the result alone on stdout, for programs")
     parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help=f"kubeconfig of the {what} (default: as for kubectl)")
     parser.add_argument("--context", default="", metavar="CTX", help="context of that kubeconfig (default: the current one)")
 
@@ -121,24 +122,25 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
 
 def _command_init(arguments: argparse.Namespace) -> None:
     from fleet.commands.init import Init
+    from fleet.commands.output import execute
     from fleet.ocm import acceptance
-    from vkubelet.commands.clusters import finish
-    from vkubelet.commands.terminal import Terminal
 
     if arguments.server and not arguments.server.startswith("https://"):
         raise SettingsError("--server", "must be a URL that begins with https://")
     rules = (acceptance.registration_rules(), acceptance.work_rules(), acceptance.gateway_rules(), acceptance.bootstrap_rules())
-    command = Init(
-        choice=_choice(arguments, "hub"),
-        roles=acceptance.hub_objects(),
-        rules=[rule for each in rules for rule in each],
-        only_print=arguments.only_print,
-        server=arguments.server.rstrip("/"),
-        token_seconds=seconds_of(arguments.token_life, "--token-life"),
-        yes=arguments.yes,
-        terminal=Terminal.standard(),
+    execute(
+        arguments.output,
+        lambda terminal: Init(
+            choice=_choice(arguments, "hub"),
+            roles=acceptance.hub_objects(),
+            rules=[rule for each in rules for rule in each],
+            only_print=arguments.only_print,
+            server=arguments.server.rstrip("/"),
+            token_seconds=seconds_of(arguments.token_life, "--token-life"),
+            yes=arguments.yes,
+            terminal=terminal,
+        ),
     )
-    finish(command.run())
 
 
 def _add_accept(parser: argparse.ArgumentParser) -> None:
@@ -151,19 +153,20 @@ def _add_accept(parser: argparse.ArgumentParser) -> None:
 
 def _command_accept(arguments: argparse.Namespace) -> None:
     from fleet.commands.accept import Accept
+    from fleet.commands.output import execute
     from fleet.ocm.requests import ClientRequest
-    from vkubelet.commands.clusters import finish
-    from vkubelet.commands.terminal import Terminal
 
-    command = Accept(
-        choice=_choice(arguments, "hub"),
-        names=arguments.names,
-        any_requester=arguments.any_requester,
-        yes=arguments.yes,
-        parse=ClientRequest.parse,
-        terminal=Terminal.standard(),
+    execute(
+        arguments.output,
+        lambda terminal: Accept(
+            choice=_choice(arguments, "hub"),
+            names=arguments.names,
+            any_requester=arguments.any_requester,
+            yes=arguments.yes,
+            parse=ClientRequest.parse,
+            terminal=terminal,
+        ),
     )
-    finish(command.run())
 
 
 def _add_deny(parser: argparse.ArgumentParser) -> None:
@@ -175,25 +178,23 @@ def _add_deny(parser: argparse.ArgumentParser) -> None:
 
 def _command_deny(arguments: argparse.Namespace) -> None:
     from fleet.commands.accept import Deny
-    from vkubelet.commands.clusters import finish
-    from vkubelet.commands.terminal import Terminal
+    from fleet.commands.output import execute
 
-    finish(Deny(choice=_choice(arguments, "hub"), names=arguments.names, yes=arguments.yes, terminal=Terminal.standard()).run())
+    choice = _choice(arguments, "hub")
+    execute(arguments.output, lambda terminal: Deny(choice=choice, names=arguments.names, yes=arguments.yes, terminal=terminal))
 
 
 def _add_get(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=("clusters",), help="what to list")
-    parser.add_argument("-o", "--output", choices=("json", "yaml"), default="", help="the complete view of each cluster, for programs")
     _add_cluster(parser, "hub")
     parser.set_defaults(call=_command_get)
 
 
 def _command_get(arguments: argparse.Namespace) -> None:
     from fleet.commands.get import Get
-    from vkubelet.commands.clusters import finish
-    from vkubelet.commands.terminal import Terminal
+    from fleet.commands.output import execute
 
-    finish(Get(choice=_choice(arguments, "hub"), output=arguments.output, terminal=Terminal.standard()).run())
+    execute(arguments.output, lambda terminal: Get(choice=_choice(arguments, "hub"), terminal=terminal))
 
 
 # --- Commands of the worker's owner -------------------------------------------------------------------------------------------------------
@@ -221,9 +222,9 @@ def _command_join(arguments: argparse.Namespace) -> None:
     from fleet.agent.rights import agent_objects, agent_rules
     from fleet.agent.settings import AgentSettings, read_agent_settings
     from fleet.commands.join import Join, JoinFlags
+    from fleet.commands.output import execute
     from fleet.processes.agent import run_agent
-    from vkubelet.commands.clusters import check_timeout, finish
-    from vkubelet.commands.terminal import Terminal
+    from vkubelet.commands.clusters import check_timeout
 
     flags = JoinFlags(
         hub=arguments.hub.rstrip("/"),
@@ -236,18 +237,20 @@ def _command_join(arguments: argparse.Namespace) -> None:
         door=arguments.door,
     )
     own = settings.convert(flags.settings, AgentSettings, path="agent")
-    command = Join(
-        choice=_choice(arguments, "worker"),
-        flags=flags,
-        roles=agent_objects(own),
-        rules=agent_rules(own),
-        only_print=arguments.only_print,
-        foreground=arguments.foreground,
-        yes=arguments.yes,
-        timeout=check_timeout(arguments.timeout),
-        terminal=Terminal.standard(),
+    execute(
+        arguments.output,
+        lambda terminal: Join(
+            choice=_choice(arguments, "worker"),
+            flags=flags,
+            roles=agent_objects(own),
+            rules=agent_rules(own),
+            only_print=arguments.only_print,
+            foreground=arguments.foreground,
+            yes=arguments.yes,
+            timeout=check_timeout(arguments.timeout),
+            terminal=terminal,
+        ),
     )
-    finish(command.run())
     if arguments.foreground and not arguments.only_print:
         cluster = {"kubeconfig": str(arguments.kubeconfig or ""), "context": arguments.context}
         # Nothing probes it, and several may run on one machine.
@@ -275,22 +278,26 @@ def _add_leave(parser: argparse.ArgumentParser) -> None:
 
 def _command_leave(arguments: argparse.Namespace) -> None:
     from fleet.commands.leave import Leave, LeaveHere
-    from vkubelet.commands.clusters import check_timeout, finish
-    from vkubelet.commands.terminal import Terminal
+    from fleet.commands.output import execute
+    from vkubelet.commands.clusters import check_timeout
 
     if arguments.here == bool(arguments.name):
         raise SettingsError("NAME", "give the name of a cluster of the hub, or --here in a worker")
-    terminal, timeout = Terminal.standard(), check_timeout(arguments.timeout)
     if arguments.here:
-        here = LeaveHere(choice=_choice(arguments, "worker"), namespace=arguments.namespace, yes=arguments.yes, terminal=terminal)
-        finish(here.run())
+        worker = _choice(arguments, "worker")
+        execute(
+            arguments.output,
+            lambda terminal: LeaveHere(choice=worker, namespace=arguments.namespace, yes=arguments.yes, terminal=terminal),
+        )
         return
-    command = Leave(
-        choice=_choice(arguments, "hub"),
-        name=arguments.name,
-        force_after=arguments.force_after,
-        yes=arguments.yes,
-        timeout=timeout,
-        terminal=terminal,
+    execute(
+        arguments.output,
+        lambda terminal: Leave(
+            choice=_choice(arguments, "hub"),
+            name=arguments.name,
+            force_after=arguments.force_after,
+            yes=arguments.yes,
+            timeout=check_timeout(arguments.timeout),
+            terminal=terminal,
+        ),
     )
-    finish(command.run())

@@ -18,7 +18,7 @@ from fleet.api import keys
 from fleet.api.clusters import CLUSTER_JOINED, ManagedCluster, holds
 from fleet.api.resources import MANAGEDCLUSTERS
 from fleet.commands.objects import confirm
-from vkubelet.api.objects import CSRS, Unknown
+from vkubelet.api.objects import CSRS, Json, Unknown
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import Clock, SystemClock, parse_rfc3339
 from vkubelet.commands import clusters
@@ -93,13 +93,12 @@ class Accept:
     terminal: Terminal
     clock: Clock = field(factory=SystemClock)
 
-    async def run(self) -> None:
-        """Accepts the clusters in their order. Raises VKubeletError."""
+    async def run(self) -> list[Json]:
+        """Accepts the clusters in their order; returns what was approved of each. Raises VKubeletError."""
         async with clusters.opened(self.choice) as hub:
-            for name in self.names:
-                await self._accept(hub, name)
+            return [await self._accept(hub, name) for name in self.names]
 
-    async def _accept(self, hub: Client, name: str) -> None:
+    async def _accept(self, hub: Client, name: str) -> Json:
         cluster = await find_cluster(hub, name, self.choice)
         pending = await self._pending(hub, name)
         for csr, request in pending:
@@ -116,6 +115,7 @@ class Accept:
                 self.terminal.write_line(f"{self.choice.what}: CertificateSigningRequest {csr.metadata.name}: approved")
         await set_accepted(hub, cluster, self.choice, accepted=True)
         self.terminal.write_line(f"{self.choice.what}: ManagedCluster {name}: accepted; to see it join, run: fleet get clusters")
+        return {"name": name, "accepted": True, "approved": [csr.metadata.name for csr, _ in pending]}
 
     async def _pending(self, hub: Client, name: str) -> list[tuple[Unknown, PendingRequest]]:
         """Returns the requests that may be approved. Raises CommandFailed for one that must not be."""
@@ -158,7 +158,7 @@ class Deny:
     yes: bool
     terminal: Terminal
 
-    async def run(self) -> None:
+    async def run(self) -> list[Json]:
         """Denies the clusters. Raises VKubeletError."""
         async with clusters.opened(self.choice) as hub:
             found = [await find_cluster(hub, name, self.choice) for name in self.names]
@@ -166,6 +166,7 @@ class Deny:
             for cluster in found:
                 await set_accepted(hub, cluster, self.choice, accepted=False)
                 self.terminal.write_line(f"{self.choice.what}: ManagedCluster {cluster.name}: denied")
+        return [{"name": name, "accepted": False} for name in self.names]
 
 
 async def find_cluster(hub: Client, name: str, choice: clusters.Choice) -> ManagedCluster:

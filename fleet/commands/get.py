@@ -1,15 +1,13 @@
 """`fleet get clusters`: the clusters of a hub, with what is wrong and what to do.
 
-Invariant: JSON and YAML have the complete view of each cluster.
+Invariant: the result has the complete view of each cluster, of which the table shows a part.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast
 
 import attrs
-import yaml
 from attrs import frozen
 
 from fleet.api import keys
@@ -29,24 +27,19 @@ HEAD = ("NAME", "DOOR", "ACCEPTED", "JOINED", "AVAILABLE", "VERSION", "CPU", "ME
 
 @frozen(kw_only=True)
 class Get:
-    """One run of the command; `output` is "", json or yaml."""
+    """One run of the command."""
 
     choice: clusters.Choice
-    output: str
     terminal: Terminal
 
-    async def run(self) -> None:
-        """Prints the clusters. Raises VKubeletError."""
+    async def run(self) -> list[Json]:
+        """Prints the clusters; returns the view of each. Raises VKubeletError."""
         async with clusters.opened(self.choice) as hub:
             with clusters.explained(self.choice):
                 views, pending = await self._views(hub), await self._pending(hub)
-        if self.output:
-            data = [{**_encoded(view), "problem": problem(view, pending)} for view in views]
-            text = json.dumps(data, indent=2) if self.output == "json" else yaml.safe_dump(data, sort_keys=False).rstrip()
-            self.terminal.write_line(text)
-            return
         for line in table([HEAD, *(_row(view, pending) for view in views)]):
             self.terminal.write_line(line)
+        return [{**_encoded(view), "problem": problem(view, pending)} for view in views]
 
     async def _views(self, hub: Client) -> list[View]:
         managed = {each.metadata.name: ManagedCluster.parse(each) for each in await _listed(hub, MANAGEDCLUSTERS)}

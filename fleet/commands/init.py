@@ -49,22 +49,22 @@ class Init:
     terminal: Terminal
     clock: Clock = field(factory=SystemClock)
 
-    async def run(self) -> None:
-        """Prepares the hub. Raises VKubeletError."""
+    async def run(self) -> Json:
+        """Prepares the hub; returns how a worker joins it. Raises VKubeletError."""
         authority = _authority(await clusters.connection_of(self.choice))
         bodies = [namespace_body(keys.NAMESPACE), *self.roles, *(_published(authority) if authority else [])]
         text = commented(bodies, [*self.rules, READ_CA])
         if self.only_print:
             definitions = "\n---\n".join(definition(each).strip() for each in DEFINED if each != CLUSTERCLAIMS)
             self.terminal.write_line(f"{definitions}\n---\n{text.rstrip()}")
-            return
+            return {}
         async with clusters.opened(self.choice) as hub:
             self.terminal.write_line(f"On the {self.choice.title}, {hub.connection.url}, these objects are created:\n\n{text}")
             confirm(self.terminal, "Apply this?", yes=self.yes)
             await self._define(hub)
             await apply_all(hub, bodies, choice=self.choice, terminal=self.terminal)
             token = await self._token(hub)
-            self._show(self.server or hub.connection.url, token, authority)
+            return self._show(self.server or hub.connection.url, token, authority)
 
     async def _define(self, hub: Client) -> None:
         for each in DEFINED:
@@ -83,12 +83,13 @@ class Init:
             )
         return str(made.body["status"]["token"])
 
-    def _show(self, server: str, token: str, authority: bytes) -> None:
+    def _show(self, server: str, token: str, authority: bytes) -> Json:
         words = ["fleet", "join", "--hub", server, "--token", token, *(["--ca-hash", ca_hash(authority)] if authority else [])]
         hours = self.token_seconds / 3600
         self.terminal.write_line(f"\nIn each worker run this within {hours:g} h, with a name of your choice:\n")
         self.terminal.write_line(f"  {shlex.join(words)} --name NAME\n")
         self.terminal.write_line("Then accept it on the hub: fleet accept NAME")
+        return {"server": server, "token": token, "caHash": ca_hash(authority) if authority else ""}
 
 
 def _authority(connection: Connection) -> bytes:

@@ -86,12 +86,12 @@ class Join:
     terminal: Terminal
     clock: Clock = field(factory=SystemClock)
 
-    async def run(self) -> None:
+    async def run(self) -> Json:
         """Installs the agent and waits until the cluster is joined. Raises VKubeletError."""
         if self.only_print:
             # The hub is not asked: these manifests may be made where it cannot be reached.
             self.terminal.write_line(self._manifests(self._objects(self.flags.authority)).rstrip())
-            return
+            return {}
         authority = await self._authority()
         connection = self._hub_connection(authority)
         taken = await self._check_token(connection)
@@ -104,6 +104,7 @@ class Join:
             if not self.foreground:
                 async with Client(connection, clock=self.clock) as hub:
                     await self._wait(worker, hub, taken=taken)
+        return {"name": self.flags.name, "hub": self.flags.hub, "joined": not self.foreground}
 
     def _objects(self, authority: bytes) -> list[Json]:
         flags = self.flags

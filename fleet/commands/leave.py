@@ -13,7 +13,7 @@ from fleet.api.resources import MANAGEDCLUSTERS, MEMBERCLUSTERS
 from fleet.commands.objects import confirm
 from fleet.core.view import Door, origin_of
 from vkubelet.api import objects
-from vkubelet.api.objects import Key, Resource, Unknown
+from vkubelet.api.objects import Json, Key, Resource, Unknown
 from vkubelet.client.rest import Client, PatchKind
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.commands import clusters
@@ -36,7 +36,7 @@ class Leave:
     terminal: Terminal
     clock: Clock = field(factory=SystemClock)
 
-    async def run(self) -> None:
+    async def run(self) -> Json:
         """Deletes the record and waits until it is deleted. Raises VKubeletError."""
         async with clusters.opened(self.choice) as hub:
             resource, found = await self._origin(hub)
@@ -50,6 +50,7 @@ class Leave:
             await self._follow(hub, resource, found.metadata.uid)
         self.terminal.write_line(f"{what} is deleted. Namespace {self.name} stays on the hub, and the agent in the worker.")
         self.terminal.write_line("To remove the agent, in the worker run: fleet leave --here")
+        return {"name": self.name, "deleted": [what]}
 
     async def _origin(self, hub: Client) -> tuple[Resource[Unknown], Unknown]:
         """Returns the record by whose deletion the cluster leaves. Raises CommandFailed."""
@@ -94,7 +95,7 @@ class LeaveHere:
     yes: bool
     terminal: Terminal
 
-    async def run(self) -> None:
+    async def run(self) -> Json:
         """Removes the agent with its rights and identities. Raises VKubeletError."""
         wide = keys.AGENT if self.namespace == keys.NAMESPACE else f"{keys.AGENT}-{self.namespace}"
         named: list[tuple[Resource[Unknown], Key]] = [
@@ -113,7 +114,7 @@ class LeaveHere:
                 ]
             if not found:
                 self.terminal.write_line(f"The {self.choice.title} has no agent in namespace {self.namespace}.")
-                return
+                return {"deleted": []}
             self.terminal.write_line(f"In the {self.choice.title} these objects are deleted:\n")
             for resource, obj in found:
                 self.terminal.write_line(f"  {resource.kind} {obj.key}")
@@ -125,6 +126,7 @@ class LeaveHere:
             f"The agent is removed. Namespace {self.namespace} stays, and so does what works delivered to this cluster."
         )
         self.terminal.write_line("To remove the record of the cluster, on the hub run: fleet leave NAME")
+        return {"deleted": [f"{resource.kind} {obj.key}" for resource, obj in found]}
 
     async def _delete(self, worker: Client, resource: Resource[Unknown], obj: Unknown) -> None:
         try:

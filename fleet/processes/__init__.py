@@ -1,4 +1,4 @@
-"""The processes of a fleet: each module composes one of them.
+"""The processes of a fleet, put together from their controllers.
 
-Invariant: every task has its place in the tree of its process, and a stop has the order of `vkubelet.process`.
+Invariant: a process contains no decision about a cluster.
 """

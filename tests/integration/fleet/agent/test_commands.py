@@ -116,6 +116,8 @@ async def test_f_12_a_second_init_changes_nothing_but_the_token(owners: Owners) 
     (line,) = re.findall(r"^  (fleet join .*) --name NAME$", text, re.MULTILINE)
     words = shlex.split(line)[1:]
     assert words[: words.index("--token")] == owners.line[: owners.line.index("--token")] and words != owners.line
+    data = json.loads((await fleet("init", *owners.hub, "--yes", "-o", "json")).stdout)
+    assert data.keys() == {"server", "token", "caHash"} and data["caHash"] == owners.line[owners.line.index("--ca-hash") + 1]
 
 
 async def test_f_12_what_init_prints_can_be_applied(owners: Owners) -> None:
@@ -216,7 +218,8 @@ async def test_f_14_a_request_of_a_user_that_is_no_bootstrap_identity_needs_a_fl
 
 
 async def test_f_14_a_cluster_that_nobody_announced_is_not_accepted(owners: Owners) -> None:
-    ran = await fleet("accept", "unknown", "--yes", *owners.hub)
+    ran = await fleet("accept", "unknown", "--yes", *owners.hub, "-o", "json")
+    assert ran.stdout == b""
     assert ran.code == 1 and "has no ManagedCluster unknown; in the worker run: fleet join --name unknown" in ran.stderr
 
 

@@ -8,6 +8,7 @@ import json
 from cryptography import x509
 
 from tests.integration.fleet.agent.scene import AgentScene, MakeScene
+from tests.support.audit import Audit
 from tests.support.cable import Cable
 from tests.support.peer import CLUSTERS, REQUESTS, PeerHub
 from tests.support.program import Program, eventually, holds
@@ -223,6 +224,19 @@ async def test_f_131_the_lease_is_renewed_and_followed_when_the_hub_makes_it_aga
         assert peer.lease(name) == {}
         peer.send("POST", path, {"metadata": {"name": "managed-cluster-lease"}, "spec": {"leaseDurationSeconds": seconds}})
         await eventually(lambda: peer.lease(name).get("renewTime"), f"renewed\n{program.tail()}")
+
+
+async def test_f_4_in_steady_state_nothing_but_the_lease_is_written(scene: MakeScene, peer: PeerHub) -> None:
+    laptop = await scene()
+    name = laptop.cluster
+    with laptop.program() as program:
+        await joined(laptop, peer, program, seconds=1)
+        await eventually(lambda: "capacity" in peer.status(name), f"resources\n{program.tail()}")
+        agent = base64.b64decode(laptop.secret()["agent-name"]).decode()
+        audit = Audit(peer.cluster, f"system:open-cluster-management:{name}:{agent}")
+        # The status is looked at every two seconds at most.
+        await eventually(lambda: sum(call.what == "leases" for call in audit.calls()) >= 8, "renewals")
+        assert {call.what for call in audit.calls() if call.is_write} == {"leases"}
 
 
 async def test_f_132_an_api_server_that_does_not_answer_makes_the_cluster_unavailable(scene: MakeScene, peer: PeerHub) -> None:
