@@ -105,7 +105,7 @@ async def test_f_13_the_agent_runs_in_the_foreground(scene: MakeScene, owners: O
         await eventually(lambda: peer.decide(laptop.cluster), f"a request\n{join.tail()}")
         peer.accept(laptop.cluster)
         await eventually(lambda: AVAILABLE in peer.conditions(laptop.cluster), f"joined\n{join.tail()}")
-        assert "Deployment" not in join.text() and join.terminate() == 0
+        assert "kind: Deployment" not in join.text() and join.terminate() == 0
 
 
 async def test_f_12_a_second_init_changes_nothing_but_the_token(owners: Owners) -> None:

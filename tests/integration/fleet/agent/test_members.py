@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.integration.fleet.agent.scene import AgentScene, MakeScene
-from tests.support.cable import Cable
 from tests.support.command import run_command
 from tests.support.peer import PeerHub
 from tests.support.program import LONG, Program, eventually
@@ -51,18 +50,6 @@ async def test_f_125_a_member_reports_heartbeats_health_properties_and_usage(sce
     assert peer.record(name) is None
 
 
-async def test_f_125_health_is_that_of_the_workers_api_server(scene: MakeScene, peer: PeerHub) -> None:
-    laptop = await scene(**TOKEN)
-    await admitted(laptop, peer)
-    with Cable(laptop.worker.port) as cable, laptop.program(port=cable.port) as program:
-        await reports(laptop, peer, program)
-        cable.cut()
-        down = ("False", "InternalMemberClusterUnhealthy")
-        await eventually(lambda: peer.member_agent(laptop.cluster)["Healthy"] == down, f"down\n{program.tail()}", seconds=60)
-        cable.mend()
-        await eventually(lambda: peer.member_agent(laptop.cluster)["Healthy"] == HEALTHY, f"up\n{program.tail()}", seconds=60)
-
-
 async def test_f_127_a_member_that_leaves_acknowledges_and_reports_no_longer(scene: MakeScene, peer: PeerHub) -> None:
     laptop = await scene(**TOKEN)
     name = laptop.cluster
@@ -81,12 +68,11 @@ async def test_f_127_a_member_that_leaves_acknowledges_and_reports_no_longer(sce
         await reports(laptop, peer, program)
 
 
-async def test_f_126_a_missing_token_is_named_and_waited_for(scene: MakeScene, peer: PeerHub) -> None:
+async def test_f_126_a_missing_token_is_named(scene: MakeScene, peer: PeerHub) -> None:
     laptop = await scene(**TOKEN)
     with laptop.program() as program:
         await eventually(lambda: "hub-token does not exist, or has no key token" in laptop.ready(), f"named\n{program.tail()}")
-        await admitted(laptop, peer)
-        await eventually(lambda: laptop.ready() == "ok", f"joined\n{program.tail()}", seconds=90)
+        assert program.alive
 
 
 async def test_f_126_a_token_file_that_is_replaced_is_followed(scene: MakeScene, peer: PeerHub, tmp_path: Path) -> None:
@@ -98,18 +84,6 @@ async def test_f_126_a_token_file_that_is_replaced_is_followed(scene: MakeScene,
         peer.admit(laptop.cluster, subject)
         file.write_text(token)
         await eventually(lambda: laptop.ready() == "ok", f"joined\n{program.tail()}", seconds=60)
-
-
-async def test_f_25_a_cluster_of_the_first_door_sends_heartbeats_where_the_record_exists(scene: MakeScene, peer: PeerHub) -> None:
-    laptop = await scene(modules=["kubefleet"])
-    name = laptop.cluster
-    with laptop.program() as program:
-        await eventually(lambda: peer.decide(name), f"a request\n{program.tail()}")
-        peer.accept(name)
-        await eventually(lambda: laptop.ready() == "ok", f"joined\n{program.tail()}")
-        group = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": f"system:open-cluster-management:{name}"}
-        peer.admit(name, group)
-        await reports(laptop, peer, program)
 
 
 async def test_f_13_the_second_door_is_joined_by_a_token_file(scene: MakeScene, peer: PeerHub, tmp_path: Path) -> None:
