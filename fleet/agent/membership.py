@@ -24,6 +24,7 @@ from vkubelet.control.informer import Change, Informer
 from vkubelet.errors import VKubeletError
 
 _WATCHED_EVERY: Final = 5.0
+_OVERDUE_PERIODS: Final = 2
 _LEAST_PAUSE: Final = 2.0
 """Seconds between two writes of the status, also where another client reverts them."""
 
@@ -123,9 +124,14 @@ class Membership:
 
     async def _watch_hub(self) -> None:
         """Stops the membership when the hub denies the cluster or does not respond, where another hub can be used. Raises Over."""
-        settings, clock = self.worker.settings, self.worker.clock
+        settings, clock, overdue = self.worker.settings, self.worker.clock, False
         while True:
             await clock.sleep(_WATCHED_EVERY)
+            before, overdue = overdue, self._lease_is_overdue()
+            if overdue:
+                self.worker.situation.waits("HubNotReached", f"cannot renew the Lease of the cluster on the hub: {self.lease.problem}")
+            elif before:
+                self._tell(self.cluster)
             if self.record.last_error is not None and not self.record.ever_synced:
                 problem = f"cannot read ManagedCluster {settings.cluster} on the hub: {self.record.last_error}"
                 self.worker.situation.waits("HubNotReached", problem)
@@ -136,11 +142,21 @@ class Membership:
             cluster = self.cluster
             if cluster is not None and is_denied(cluster):
                 raise Over(Next.OTHER_HUB)
-            renewed_at = max(self.lease.renewed_at, self._accepted_at)
-            silent = clock.monotonic() - renewed_at if self._accepted.is_set() else self.record.stale_for()
+            silent = self._lease_age if self._accepted.is_set() else self.record.stale_for()
             if silent > settings.lost_hub_after:
                 self.worker.situation.waits("HubLost", f"the Lease could not be renewed for {silent:.0f} s: {self.lease.problem}")
                 raise Over(Next.OTHER_HUB)
+
+    @property
+    def _lease_age(self) -> float:
+        """Seconds since the last renewal, or since the cluster was accepted."""
+        return self.worker.clock.monotonic() - max(self.lease.renewed_at, self._accepted_at)
+
+    def _lease_is_overdue(self) -> bool:
+        cluster = self.cluster
+        if not self._accepted.is_set() or cluster is None or not self.lease.problem:
+            return False
+        return self._lease_age > _OVERDUE_PERIODS * cluster.lease_seconds
 
     # --- What is renewed --------------------------------------------------------------------------------------------------------------
 

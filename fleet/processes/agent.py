@@ -67,8 +67,8 @@ class AgentProcess(LeaderProcess):
             self._way.cancel()
 
     def unready(self) -> str | None:
-        """Returns what the agent waits for. A standby is ready."""
-        return self.situation.waiting_for or None if self.leads else None
+        """Returns what the leader waits for, or why the worker is not healthy. A standby is ready."""
+        return (self.situation.waiting_for or self._worker.health.problem or None) if self.leads else None
 
     async def _join(self) -> None:
         try:

@@ -221,10 +221,11 @@ async def test_f_131_the_lease_is_renewed_and_followed_when_the_hub_makes_it_aga
         first = await eventually(lambda: peer.lease(name).get("renewTime"), "renewed")
         await eventually(lambda: peer.lease(name)["renewTime"] > first, "renewed again")
         peer.send("DELETE", f"{path}/managed-cluster-lease")
-        await eventually(lambda: "managed-cluster-lease" in program.text(), "it was noticed", seconds=20)
+        await eventually(lambda: "cannot renew the Lease of the cluster on the hub" in laptop.ready(), f"noticed\n{program.tail()}")
         assert peer.lease(name) == {}
         peer.send("POST", path, {"metadata": {"name": "managed-cluster-lease"}, "spec": {"leaseDurationSeconds": seconds}})
         await eventually(lambda: peer.lease(name).get("renewTime"), f"renewed\n{program.tail()}")
+        await eventually(lambda: laptop.ready() == "ok", f"ready again\n{program.tail()}")
 
 
 async def test_f_4_in_steady_state_nothing_but_the_lease_is_written(scene: MakeScene, peer: PeerHub) -> None:

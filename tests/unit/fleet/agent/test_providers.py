@@ -78,7 +78,7 @@ async def test_f_164_a_provider_that_does_not_start_is_named_and_the_others_go_o
         assert await collected(made, clock) == {"x": "1"}
 
 
-async def test_f_164_a_late_answer_is_used_and_a_provider_with_three_open_calls_is_not_asked() -> None:
+async def test_f_164_a_provider_with_three_open_calls_is_not_asked_until_it_answers() -> None:
     clock, slow = ManualClock(), Provider({"x": "1"})
     async with providers(clock, slow=slow) as made:
         assert made.properties == {"x": "1"} and slow.calls == 1
