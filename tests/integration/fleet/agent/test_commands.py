@@ -16,7 +16,7 @@ from tests.integration.fleet.agent.scene import AgentScene, MakeScene
 from tests.support.command import run_command
 from tests.support.kubectl import Ran
 from tests.support.peer import CLUSTERS, PeerHub
-from tests.support.program import LONG, PATIENCE, Program, eventually
+from tests.support.program import LONG, Program, eventually
 
 AVAILABLE, SYNCED = "ManagedClusterConditionAvailable", "ManagedClusterConditionClockSynced"
 PUBLIC = "/api/v1/namespaces/kube-public/configmaps/fleet-hub"
@@ -168,14 +168,15 @@ async def test_f_13_a_denied_request_an_unaccepted_cluster_and_a_wrong_clock_are
         await eventually(lambda: laptop.secret("bootstrap-hub-kubeconfig"), f"the Secret\n{join.tail()}")
         with laptop.program() as agent:
             await eventually(lambda: peer.decide(name, "Denied", "not our laptop"), f"a request\n{agent.tail()}")
-            await eventually(lambda: "not our laptop" in join.text(), f"denied\n{join.tail()}")
-            await eventually(lambda: peer.decide(name), f"the next request\n{agent.tail()}", seconds=2 * PATIENCE)
-            await eventually(
-                lambda: f"has not accepted cluster {name}; on the hub run: fleet accept {name}" in join.text(), f"\n{join.tail()}"
-            )
-            peer.accept(name)
+            await eventually(lambda: "not our laptop" in join.text() and "not our laptop" in laptop.ready(), f"denied\n{join.tail()}")
+        # The first process would wait for 30 s.
+        with laptop.program("second") as agent:
+            await eventually(lambda: peer.decide(name), f"the next request\n{agent.tail()}")
+            accept = f"has not accepted cluster {name}; on the hub run: fleet accept {name}"
+            await eventually(lambda: accept in join.text(), f"unaccepted\n{join.tail()}")
             peer.set_condition(name, SYNCED, "False", "ManagedClusterClockOutOfSync")
-            await eventually(lambda: "clocks of hub and worker differ" in join.text() or not join.alive, f"the clock\n{join.tail()}")
+            peer.accept(name)
+            await eventually(lambda: "clocks of hub and worker differ" in join.text(), f"the clock\n{join.tail()}")
             peer.set_condition(name, SYNCED, "True", "ManagedClusterClockSynced")
             await eventually(lambda: not join.alive, f"it ends\n{join.tail()}")
             assert join.process.poll() == 0
