@@ -143,8 +143,21 @@ class MemoryApi:
         yield
 
 
-class TokenApi(MemoryApi):
-    """Also issues tokens; its clock is `ahead` of that of the process, in seconds. Patches are merged."""
+class MergingApi(MemoryApi):
+    """Merges patches, as an API server does with those of RFC 7386."""
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        if call.method != "PATCH":
+            return await super().fetch(call, timeout)
+        path, change = call.path.removesuffix("/status"), json.loads(call.body or b"{}")
+        known = self._found(path, call)
+        self.writes.append(Write(call.method, call.path, change))
+        self.put(path, apply_merge(known, change))
+        return json.dumps(self.objects[path]).encode()
+
+
+class TokenApi(MergingApi):
+    """Also issues tokens; its clock is `ahead` of that of the process, in seconds."""
 
     LIFE = 3600
 
@@ -153,9 +166,6 @@ class TokenApi(MemoryApi):
         self.clock, self.ahead, self.issued = clock, ahead, 0
 
     async def fetch(self, call: Call, timeout: float) -> bytes:
-        if call.method == "PATCH":
-            self.put(call.path, apply_merge(self.objects[call.path], json.loads(call.body or b"{}")))
-            return json.dumps(self.objects[call.path]).encode()
         if not call.path.endswith("/token"):
             return await super().fetch(call, timeout)
         self.issued += 1

@@ -1,14 +1,14 @@
-"""`python -m tests.support.shifted FILE ARGS…`: `kubeocean ARGS…` in a process whose wall clock a test sets.
+"""`python -m tests.support.shifted FILE PROGRAM ARGS…`: `PROGRAM ARGS…` in a process whose wall clock a test sets.
 
 Invariant: only the wall clock moves, as when a person sets a machine's time; `vkubelet.clock` is the one place that reads it, which the
 architecture test holds.
 """
 
+import importlib
 import sys
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 
-from kubeocean.cli import main
 from vkubelet import clock
 
 
@@ -26,4 +26,4 @@ def shift(file: Path) -> None:
 
 if __name__ == "__main__":
     shift(Path(sys.argv.pop(1)))
-    sys.exit(main())
+    sys.exit(importlib.import_module(f"{sys.argv.pop(1)}.cli").main())

@@ -25,7 +25,7 @@ from typing import Any
 
 PROGRAMS = ("vkubelet", "kubeocean", "fleet")
 _LATER = (
-    *("uvloop", "kubeocean.dashboard.command", "fleet.processes.hub"),
+    *("uvloop", "kubeocean.dashboard.command", "fleet.processes.agent", "fleet.processes.hub"),
     *("vkubelet_providers.minimal", "vkubelet_providers.mock", "vkubelet_providers.process"),
 )
 """What a program imports when it knows its settings or its command."""

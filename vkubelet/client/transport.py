@@ -96,7 +96,8 @@ class Transport:
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._turns: Turns | None = None
-        self._date: tuple[datetime, float] | None = None
+        self._date: tuple[str, float] | None = None
+        """The Date of the last response, and when that was received."""
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
@@ -226,7 +227,7 @@ class Transport:
                     **outgoing.options,  # type: ignore[arg-type]
                 )
             code = str(response.status)
-            self._note_date(response.headers.get("Date", ""))
+            self._date = response.headers.get("Date", ""), self.clock.monotonic()
             if response.status >= 300:
                 raise await refusal(call, response)
             return response
@@ -234,19 +235,13 @@ class Transport:
             self.note(call, code, self.clock.monotonic() - started)
 
     def server_now(self) -> datetime:
-        """Returns the time of the server, to the second, by the Date of its last response; our own before the first one."""
-        if self._date is None:
-            return self.clock.now()
-        written, received = self._date
-        return written + timedelta(seconds=self.clock.monotonic() - received)
-
-    def _note_date(self, text: str) -> None:
+        """Returns the time of the server, to the second, by the Date of its last response; our own without one."""
+        text, received = self._date or ("", 0.0)
         try:
             written = parsedate_to_datetime(text)
         except ValueError:
-            return
-        if written.tzinfo is not None:
-            self._date = written, self.clock.monotonic()
+            return self.clock.now()
+        return written + timedelta(seconds=self.clock.monotonic() - received) if written.tzinfo is not None else self.clock.now()
 
     def note(self, call: Call, code: str, seconds: float) -> None:
         """Counts and logs a call that got the status `code` after that many seconds."""

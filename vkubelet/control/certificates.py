@@ -1,4 +1,5 @@
-"""Certificates that an API server signs by CertificateSigningRequest: keys, requests, and the file that stores them for the next start.
+"""Certificates that an API server signs by CertificateSigningRequest: keys, requests, and the file or Secret that stores them for the next
+start.
 
 Invariant: a private key leaves this process only to the store that its caller chooses.
 """
@@ -10,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Final
 
 from attrs import field, frozen
 from cryptography import x509
@@ -18,11 +20,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from vkubelet.api.names import is_ip
-from vkubelet.api.objects import CSRS, Json, Unknown
-from vkubelet.client.rest import Client
+from vkubelet.api.objects import CSRS, SECRETS, Json, JsonView, Key, Unknown
+from vkubelet.client.rest import Client, PatchKind
 from vkubelet.clock import Clock
 from vkubelet.control.backoff import with_retry
-from vkubelet.errors import Unavailable
+from vkubelet.errors import AlreadyExists, NotFound, Unavailable
 
 _ISSUE_WITHIN, _LOOK_EVERY = 900.0, 2.0
 _SELF_SIGNED_LIFE = timedelta(days=365)
@@ -31,6 +33,15 @@ _BEGIN_OF_KEY = b"-----BEGIN PRIVATE KEY-----"
 _DNS_NAME = re.compile(
     r"(?:\*\.)?[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)*", re.IGNORECASE | re.ASCII
 )
+
+
+CERTIFICATE: Final = "tls.crt"
+KEY: Final = "tls.key"
+"""Entries of a Secret with a pair, as in those of the type kubernetes.io/tls."""
+
+
+class RequestDenied(Unavailable):
+    """A CertificateSigningRequest was denied, or its signer failed; the message contains that of the approver."""
 
 
 @frozen
@@ -97,22 +108,25 @@ class Issuer:
         Raises ApiError, and Unavailable when the request is denied, not signed within 15 minutes, or not wanted any more.
         """
         key = new_key()
+        name = await self.post(request, key)
+        pair = Pair(await self.collect(name, still_wanted=still_wanted), key)
+        if not serves(pair, request.addresses, now=self.clock.now()):
+            named = f" for {', '.join(request.addresses)}" if request.addresses else ""
+            raise Unavailable(f"the certificate of {name} is not valid now{named}")
+        return pair
+
+    async def post(self, request: Request, key: bytes) -> str:
+        """Creates the object that requests a certificate for this key; returns its name. Raises ApiError."""
         csr = await self.client.create(CSRS, request.body(key))
         if self.approval:
             await self._approve(csr)
-        pair = Pair(await self._until_signed(csr.metadata.name, still_wanted), key)
-        if not serves(pair, request.addresses, now=self.clock.now()):
-            named = f" for {', '.join(request.addresses)}" if request.addresses else ""
-            raise Unavailable(f"the certificate of {csr.metadata.name} is not valid now{named}")
-        return pair
+        return csr.metadata.name
 
-    async def _approve(self, csr: Unknown) -> None:
-        body = csr.body
-        conditions = body.setdefault("status", {}).setdefault("conditions", [])
-        conditions.append({"type": "Approved", "status": "True", "reason": "AutoApproved", "message": self.approval})
-        await self.client.replace(CSRS, body, subresource="approval")
+    async def collect(self, name: str, *, still_wanted: Callable[[], bool] = lambda: True) -> bytes:
+        """Waits for the certificate of a request.
 
-    async def _until_signed(self, name: str, still_wanted: Callable[[], bool]) -> bytes:
+        Raises ApiError, RequestDenied, and Unavailable when it is not signed within 15 minutes, or not wanted any more.
+        """
         end = self.clock.monotonic() + _ISSUE_WITHIN
         reported = False
         while self.clock.monotonic() < end:
@@ -120,9 +134,10 @@ class Issuer:
                 raise Unavailable(f"certificate request {name} does not contain all addresses any more")
             found = await with_retry(lambda: self.client.get(CSRS, name), clock=self.clock)
             status: Json = found.body.get("status", {})
-            types = {condition["type"] for condition in status.get("conditions", ())}
-            if types & {"Denied", "Failed"}:
-                raise Unavailable(f"certificate request {name} was {' and '.join(sorted(types)).lower()}")
+            types = {condition["type"]: condition for condition in status.get("conditions", ())}
+            refusals = [types[each] for each in ("Denied", "Failed") if each in types]
+            if refusals:
+                raise RequestDenied(_refusal(name, refusals))
             if status.get("certificate"):
                 return base64.b64decode(status["certificate"])
             if not reported and "Approved" not in types:
@@ -130,6 +145,18 @@ class Issuer:
                 reported = True
             await self.clock.sleep(_LOOK_EVERY)
         raise Unavailable(f"certificate request {name} was not signed within {_ISSUE_WITHIN:.0f} s; approve it")
+
+    async def _approve(self, csr: Unknown) -> None:
+        body = csr.body
+        conditions = body.setdefault("status", {}).setdefault("conditions", [])
+        conditions.append({"type": "Approved", "status": "True", "reason": "AutoApproved", "message": self.approval})
+        await self.client.replace(CSRS, body, subresource="approval")
+
+
+def _refusal(name: str, conditions: Sequence[JsonView]) -> str:
+    kinds = " and ".join(each["type"].lower() for each in conditions)
+    messages = "; ".join(each["message"] for each in conditions if each.get("message"))
+    return f"certificate request {name} was {kinds}" + (f": {messages}" if messages else "")
 
 
 @frozen
@@ -153,6 +180,53 @@ class PairFile:
         with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(pair.certificate.rstrip() + b"\n" + pair.key)
         fresh.replace(self.path)
+
+
+@frozen
+class PairSecret:
+    """A Secret with certificate and key, and with other entries that its owner stores beside them."""
+
+    client: Client
+    key: Key
+
+    async def load(self) -> dict[str, bytes]:
+        """Returns all entries, of which `pair_of` is the pair; none when there is no Secret. Raises ApiError."""
+        try:
+            found = await self.client.get(SECRETS, self.key)
+        except NotFound:
+            return {}
+        entries = {}
+        for name, value in (found.body.get("data") or {}).items():
+            try:
+                entries[name] = base64.b64decode(value, validate=True)
+            except (ValueError, TypeError):
+                continue
+        return entries
+
+    async def save(self, entries: Mapping[str, bytes | None]) -> None:
+        """Stores entries in one step, None removes one, and others are preserved; creates the Secret when there is none. Raises
+        ApiError."""
+        data = {name: None if value is None else base64.b64encode(value).decode() for name, value in entries.items()}
+        try:
+            await self.client.patch(SECRETS, self.key, {"data": data}, kind=PatchKind.MERGE)
+        except NotFound:
+            present = {name: value for name, value in data.items() if value is not None}
+            metadata = {"name": self.key.name, "namespace": self.key.namespace}
+            try:
+                await self.client.create(SECRETS, {"metadata": metadata, "type": "Opaque", "data": present})
+            except AlreadyExists:
+                await self.client.patch(SECRETS, self.key, {"data": data}, kind=PatchKind.MERGE)
+
+
+def pair_of(entries: Mapping[str, bytes]) -> Pair | None:
+    """Returns the pair in the entries of a Secret; None when one half is missing."""
+    certificate, key = entries.get(CERTIFICATE), entries.get(KEY)
+    return Pair(certificate, key) if certificate and key else None
+
+
+def entries_of(pair: Pair) -> dict[str, bytes]:
+    """Returns the entries that store a pair in a Secret."""
+    return {CERTIFICATE: pair.certificate, KEY: pair.key}
 
 
 # --- As bytes -----------------------------------------------------------------------------------------------------------------------------
@@ -201,12 +275,23 @@ def rotation_due(certificate: bytes, share: float) -> datetime:
 
 def serves(pair: Pair, addresses: Sequence[str], *, now: datetime) -> bool:
     """Checks that key and certificate match, and are valid now, and for each of `addresses`."""
+    return belongs_together(pair) and begin_of(pair) <= now < end_of(pair) and covers(pair, addresses)
+
+
+def belongs_together(pair: Pair) -> bool:
+    """Checks that the certificate is one, and that of the key."""
     try:
-        leaf = x509.load_pem_x509_certificate(pair.certificate)
-        same_key = leaf.public_key() == _load_key(pair.key).public_key()
+        return x509.load_pem_x509_certificate(pair.certificate).public_key() == _load_key(pair.key).public_key()
     except (ValueError, TypeError):
         return False
-    return same_key and leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc and covers(pair, addresses)
+
+
+def is_request_of(request: bytes, key: bytes) -> bool:
+    """Checks that a PEM request was made with this key."""
+    try:
+        return x509.load_pem_x509_csr(request).public_key() == _load_key(key).public_key()
+    except (ValueError, TypeError):
+        return False
 
 
 def covers(pair: Pair, addresses: Sequence[str]) -> bool:
@@ -228,6 +313,13 @@ def begin_of(pair: Pair) -> datetime:
 
 def end_of(pair: Pair) -> datetime:
     return x509.load_pem_x509_certificate(pair.certificate).not_valid_after_utc
+
+
+def common_name_of(pair: Pair) -> str:
+    """Returns the user name in the certificate of a client; "" when it has not exactly one. Raises ValueError when it is no PEM
+    certificate."""
+    names = x509.load_pem_x509_certificate(pair.certificate).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if len(names) == 1 else ""
 
 
 def can_be_named(address: str) -> bool:

@@ -76,7 +76,7 @@ class Clocked:
 async def clocked(scene: MakeScene, tmp_path: Path) -> AsyncIterator[Clocked]:
     made = await scene(start=False, settings=SHORT)
     file = tmp_path / "ahead"
-    program = Program("tests.support.shifted", str(file), *made.program.arguments, log=tmp_path / "shifted.log")
+    program = Program("tests.support.shifted", str(file), "kubeocean", *made.program.arguments, log=tmp_path / "shifted.log")
     with program:
         await made.ready()
         yield Clocked(made, program, await running_pods(made, PODS), file)

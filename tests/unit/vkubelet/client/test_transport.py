@@ -98,8 +98,14 @@ async def test_the_time_of_the_server_is_that_of_its_last_response_whatever_our_
     clock = ManualClock()
     client = Client(Connection("https://api.example"), clock=clock)
     assert client.server_now() == clock.now()
-    for date in ("Thu, 01 Jan 2026 01:00:00 GMT", "", "yesterday", "Thu, 01 Jan 2026 09:00:00"):
-        client.transport._note_date(date)
+    client.transport._date = "Thu, 01 Jan 2026 01:00:00 GMT", clock.monotonic()
     await clock.advance(5.0)
     clock.set(-3600)
     assert client.server_now() == datetime(2026, 1, 1, 1, 0, 5, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("date", ["", "yesterday", "Thu, 01 Jan 2026 09:00:00"])
+async def test_a_date_that_cannot_be_read_is_replaced_by_our_time(date: str) -> None:
+    client = Client(Connection("https://api.example"), clock=(clock := ManualClock()))
+    client.transport._date = date, clock.monotonic()
+    assert client.server_now() == clock.now()

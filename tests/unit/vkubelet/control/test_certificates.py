@@ -12,11 +12,15 @@ import pytest
 from cryptography import x509 as reader
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tests.support.memory_api import MergingApi
+from vkubelet.api.objects import Key
 from vkubelet.control import certificates
-from vkubelet.control.certificates import Name, Pair, PairFile, Request
+from vkubelet.control.certificates import Issuer, Name, Pair, PairFile, PairSecret, Request, RequestDenied
 from vkubelet.server.certificates import SIGNER, USAGES, kubelet_name
+from vkubelet.testing.clock import ManualClock
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+CSR_PATH = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 
 
 def test_a_request_has_the_subject_and_names_the_signer_accepts() -> None:
@@ -96,3 +100,39 @@ def test_a_pair_is_read_back_from_its_file_which_others_cannot_read(tmp_path: Pa
         found = store.load()
         assert found is not None and certificates.serves(found, ["192.0.2.7"], now=NOW)
     assert stat.S_IMODE((tmp_path / "pair.pem").stat().st_mode) == 0o600 and [each.name for each in tmp_path.iterdir()] == ["pair.pem"]
+
+
+async def test_a_pair_is_read_back_from_its_secret_beside_other_entries() -> None:
+    api, pair = MergingApi(), certificates.self_signed(Name("edge"), ["192.0.2.7"], now=NOW)
+    store = PairSecret(api.client(), Key("fleet-system", "pair"))
+    assert await store.load() == {}
+    await store.save({"agent-name": b"a7", "request.key": b"pending"})
+    assert certificates.pair_of(await store.load()) is None
+    await store.save({**certificates.entries_of(pair), "request.key": None})
+    found = await store.load()
+    assert found.keys() == {"agent-name", "tls.crt", "tls.key"} and found["agent-name"] == b"a7"
+    assert certificates.pair_of(found) == pair
+    assert [write.method for write in api.writes] == ["POST", "PATCH"]
+
+
+async def test_an_entry_of_a_secret_that_does_not_decode_is_left_out() -> None:
+    api = MergingApi()
+    api.put("/api/v1/namespaces/fleet-system/secrets/pair", {"metadata": {"name": "pair"}, "data": {"tls.crt": "%", "tls.key": "YQ=="}})
+    assert await PairSecret(api.client(), Key("fleet-system", "pair")).load() == {"tls.key": b"a"}
+
+
+def test_a_request_is_recognized_by_its_key() -> None:
+    key = certificates.new_key()
+    request = certificates.certificate_request(key, Name("u"))
+    assert certificates.is_request_of(request, key)
+    assert not certificates.is_request_of(request, certificates.new_key())
+    assert not certificates.is_request_of(b"garbage", key) and not certificates.is_request_of(request, b"garbage")
+
+
+async def test_a_denied_request_is_reported_with_the_message_of_the_approver() -> None:
+    api = MergingApi()
+    denied = {"type": "Denied", "status": "True", "reason": "Other", "message": "unknown laptop"}
+    api.put(f"{CSR_PATH}/w1-x", {"metadata": {"name": "w1-x"}, "status": {"conditions": [denied]}})
+    issuer = Issuer(client=api.client(), clock=ManualClock(), waits=lambda name: None)
+    with pytest.raises(RequestDenied, match="certificate request w1-x was denied: unknown laptop"):
+        await issuer.collect("w1-x")

@@ -1,0 +1,225 @@
+"""The membership of one worker in one hub, from its certificate on: follows the record, renews Lease and certificate, reports the status.
+
+Invariant: before the hub accepts the cluster, and after it denies it, nothing but the own record is read, and nothing is written.
+"""
+
+import asyncio
+import enum
+from typing import Final
+
+from attrs import define, field
+
+from fleet.agent.identity import Bootstrap, IssuedCertificate
+from fleet.agent.join import CertificateExpired
+from fleet.agent.lease import HubLease
+from fleet.agent.status import LOOKED_EVERY, Report, StatusWriter, claims_of, is_accepted, is_denied, may_report
+from fleet.agent.worker import Worker, wait_at_most
+from fleet.api.clusters import AVAILABLE, ManagedCluster, condition_of
+from fleet.api.resources import MANAGEDCLUSTERS
+from fleet.core.view import UNKNOWN
+from vkubelet.api.objects import Key, Unknown
+from vkubelet.client.rest import Client, Selection
+from vkubelet.control.backoff import Backoff
+from vkubelet.control.informer import Change, Informer
+from vkubelet.errors import VKubeletError
+
+_WATCHED_EVERY: Final = 5.0
+_OVERDUE_PERIODS: Final = 2
+_LEAST_PAUSE: Final = 2.0
+"""Seconds between two writes of the status, also where another client reverts them."""
+
+
+class Next(enum.Enum):
+    """What follows after a membership."""
+
+    AGAIN = "again"
+    """The same hub, from its bootstrap Secret on."""
+    OTHER_HUB = "other hub"
+
+
+class Over(Exception):
+    """Raised inside the task group of a membership when it is over."""
+
+    def __init__(self, then: Next) -> None:
+        super().__init__(then.value)
+        self.then = then
+
+
+@define(kw_only=True)
+class Membership:
+    """The membership in the hub of `bootstrap`; `hub` has the issued identity."""
+
+    worker: Worker
+    hub: Client
+    bootstrap: Bootstrap
+    issued: IssuedCertificate
+    changed: asyncio.Event = field(factory=asyncio.Event)
+    """Set when the status may have to be written at once."""
+    record: Informer[Unknown] = field(init=False)
+    lease: HubLease = field(init=False)
+    _accepted: asyncio.Event = field(init=False, factory=asyncio.Event)
+    _accepted_at: float = field(init=False, default=0.0)
+    _omitted: tuple[str, ...] = field(init=False, default=())
+
+    def __attrs_post_init__(self) -> None:
+        worker = self.worker
+        where = Selection(fields=f"metadata.name={worker.settings.cluster}")
+        self.record = Informer(self.hub, MANAGEDCLUSTERS, where=where, clock=worker.clock, metrics=worker.metrics)
+        self.record.on_change(self._on_change)
+        self.lease = HubLease(self.hub, worker.settings.cluster, holder=worker.holder, may_lead=worker.may_lead, clock=worker.clock)
+
+    async def run(self) -> None:
+        """Runs until cancelled. Raises Over, LeadershipLost."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.record.run(), name="record")
+            group.create_task(self.lease.run(self._lease_seconds), name="lease")
+            group.create_task(self._renew_certificate(), name="certificate")
+            group.create_task(self._report(), name="status")
+            group.create_task(self._report_health(), name="health")
+            group.create_task(self._report_inventory(), name="inventory")
+            group.create_task(self._watch_hub(), name="hub")
+
+    @property
+    def cluster(self) -> ManagedCluster | None:
+        """The record, None while it is unknown or absent."""
+        obj = self._obj
+        return ManagedCluster.parse(obj) if obj is not None else None
+
+    @property
+    def _obj(self) -> Unknown | None:
+        return self.record.store.get(Key("", self.worker.settings.cluster))
+
+    @property
+    def removed(self) -> bool:
+        """Whether the hub has deleted the record."""
+        return self.record.synced and self._obj is None
+
+    # --- The record -------------------------------------------------------------------------------------------------------------------
+
+    def _on_change(self, change: Change[Unknown]) -> None:
+        cluster = self.cluster
+        if cluster is None or not is_accepted(cluster):
+            self._accepted.clear()
+        elif not self._accepted.is_set():
+            self._accepted_at = self.worker.clock.monotonic()
+            self._accepted.set()
+        before = ManagedCluster.parse(change.old) if change.old is not None else None
+        if before is None or cluster is None or _occasion(before) != _occasion(cluster):
+            self.changed.set()
+        self._tell(cluster)
+
+    def _tell(self, cluster: ManagedCluster | None) -> None:
+        situation, name = self.worker.situation, self.worker.settings.cluster
+        if cluster is None:
+            remedy = "to join again, on the hub run `fleet init`, and in the worker the line that it prints"
+            situation.waits("RecordDeleted", f"the hub has no ManagedCluster {name} any more; {remedy}")
+        elif is_accepted(cluster) and not may_report(cluster):
+            situation.waits("ClockOutOfSync", "the hub finds that the clock of the worker differs from its own; set the clocks by NTP")
+        elif is_accepted(cluster):
+            situation.proceeds("Joined", f"the hub accepts cluster {name}", joined=True)
+        elif is_denied(cluster):
+            situation.waits("ClusterDenied", f"the hub denies cluster {name}; on the hub run: fleet accept {name}")
+        else:
+            situation.waits("ClusterNotAccepted", f"the hub has not accepted cluster {name}; on the hub run: fleet accept {name}")
+
+    async def _watch_hub(self) -> None:
+        """Stops the membership when the hub denies the cluster or does not respond, where another hub can be used. Raises Over."""
+        settings, clock, overdue = self.worker.settings, self.worker.clock, False
+        while True:
+            await clock.sleep(_WATCHED_EVERY)
+            before, overdue = overdue, self._lease_is_overdue()
+            if overdue:
+                self.worker.situation.waits("HubNotReached", f"cannot renew the Lease of the cluster on the hub: {self.lease.problem}")
+            elif before:
+                self._tell(self.cluster)
+            if self.record.last_error is not None and not self.record.ever_synced:
+                problem = f"cannot read ManagedCluster {settings.cluster} on the hub: {self.record.last_error}"
+                self.worker.situation.waits("HubNotReached", problem)
+            elif self.removed:
+                self._tell(None)
+            if len(settings.bootstrap_secrets) < 2:
+                continue
+            cluster = self.cluster
+            if cluster is not None and is_denied(cluster):
+                raise Over(Next.OTHER_HUB)
+            silent = self._lease_age if self._accepted.is_set() else self.record.stale_for()
+            if silent > settings.lost_hub_after:
+                self.worker.situation.waits("HubLost", f"the Lease could not be renewed for {silent:.0f} s: {self.lease.problem}")
+                raise Over(Next.OTHER_HUB)
+
+    @property
+    def _lease_age(self) -> float:
+        """Seconds since the last renewal, or since the cluster was accepted."""
+        return self.worker.clock.monotonic() - max(self.lease.renewed_at, self._accepted_at)
+
+    def _lease_is_overdue(self) -> bool:
+        cluster = self.cluster
+        if not self._accepted.is_set() or cluster is None or not self.lease.problem:
+            return False
+        return self._lease_age > _OVERDUE_PERIODS * cluster.lease_seconds
+
+    # --- What is renewed --------------------------------------------------------------------------------------------------------------
+
+    async def _lease_seconds(self) -> int:
+        while True:
+            await self._accepted.wait()
+            cluster = self.cluster
+            if cluster is not None:
+                return cluster.lease_seconds
+
+    async def _renew_certificate(self) -> None:
+        try:
+            await self.worker.registration.renew(self.hub, self.issued, self.bootstrap)
+        except CertificateExpired as error:
+            self.worker.situation.waits("CertificateExpired", f"{error}; the cluster joins again")
+            raise Over(Next.AGAIN) from error
+
+    # --- What is reported -------------------------------------------------------------------------------------------------------------
+
+    async def _report_health(self) -> None:
+        while True:
+            await self.worker.health.changes()
+            self.changed.set()
+
+    async def _report_inventory(self) -> None:
+        """Reports the resources as soon as they are known; later changes of nodes and pods are noticed once a minute."""
+        await self.worker.inventory.wait_synced()
+        self.changed.set()
+
+    async def _report(self) -> None:
+        writer, backoff = StatusWriter(self.hub, clock=self.worker.clock), Backoff(first=1.0, limit=30.0)
+        await self.worker.health.known.wait()
+        while True:
+            await self._accepted.wait()
+            self.changed.clear()
+            wait = LOOKED_EVERY
+            try:
+                await self._write(writer)
+                backoff.reset()
+            except VKubeletError as error:
+                wait = backoff.next()
+                if backoff.failures() > 2:
+                    self.worker.situation.warns("StatusNotWritten", f"cannot write the status of the cluster on the hub: {error}")
+            await self.worker.clock.sleep(_LEAST_PAUSE)
+            await wait_at_most(self.worker.clock, self.changed, wait)
+
+    async def _write(self, writer: StatusWriter) -> None:
+        worker = self.worker
+        facts = await worker.inventory.read()
+        obj = self._obj
+        if obj is None or not may_report(ManagedCluster.parse(obj)):
+            return
+        claims = claims_of(facts)
+        omitted = tuple(claims.omitted) if claims is not None else ()
+        if omitted and omitted != self._omitted:
+            names = ", ".join(omitted)
+            worker.situation.warns("ClaimsOmitted", f"{len(omitted)} claims exceed the limit and are not reported: {names}; delete others")
+        self._omitted = omitted
+        report = Report(facts=facts, unhealthy=worker.health.problem, not_renewed=worker.registration.rotation_problem)
+        await writer.write(obj, report)
+
+
+def _occasion(cluster: ManagedCluster) -> tuple[object, ...]:
+    """Returns what of a record causes a report at once when it changes."""
+    available = condition_of(cluster.conditions, AVAILABLE)
+    return may_report(cluster), cluster.meta.generation, available is not None and available.status == UNKNOWN
