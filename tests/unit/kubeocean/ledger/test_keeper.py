@@ -233,7 +233,7 @@ async def test_no_amount_of_the_metric_decreases() -> None:
     assert world.cpu == 100
 
 
-async def test_a_node_that_vanished_in_an_outage_counts_by_its_policy_until_the_last_contact() -> None:
+async def test_a_node_that_vanished_counts_by_its_policy_until_the_last_contact() -> None:
     world = World()
     async with process(world) as made:
         made.see("one")

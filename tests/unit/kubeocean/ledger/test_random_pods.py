@@ -31,6 +31,8 @@ from vkubelet.clock import rfc3339
 PODS = 500
 BEGIN = at("2026-01-05 05:10")
 LASTS = timedelta(hours=30)
+LONGEST_PAUSE = 120
+"""Seconds between two processes."""
 END = BEGIN + LASTS
 TERMS = Terms.of(binding(), process_zone="UTC")
 # Ordered as `matching` orders them: the best first.
@@ -175,7 +177,7 @@ class Process:
 def run(rnd: random.Random, everything: Sequence[Life], *, crashes: int) -> Ledger:
     """Runs processes one after the other until the end; returns the last ledger."""
     stored, now = Stored(), BEGIN
-    deaths = sorted(BEGIN + timedelta(seconds=rnd.uniform(60, LASTS.total_seconds() - 60)) for _ in range(crashes))
+    deaths = sorted(BEGIN + timedelta(seconds=rnd.uniform(60, LASTS.total_seconds() - LONGEST_PAUSE - 60)) for _ in range(crashes))
     news = sorted((moment, number) for number, one in enumerate(everything) for moment in one.moments)
     for death in [*deaths, END]:
         if death <= now:
@@ -195,7 +197,7 @@ def run(rnd: random.Random, everything: Sequence[Life], *, crashes: int) -> Ledg
             # It only stood still: another leader has started meanwhile, and its own write is refused.
             follower = Process.start(stored, death, everything)
             assert follower.write(death) and not process.write(death + timedelta(seconds=20))
-        now = death + timedelta(seconds=rnd.choice((2, 15, 120)))
+        now = death + timedelta(seconds=rnd.choice((2, 15, LONGEST_PAUSE)))
     ledger = parse(stored.data)
     assert ledger is not None and ledger.through == END
     return ledger
