@@ -20,15 +20,17 @@ from pathlib import Path
 ALONE = ("tests/integration/runtime/test_scale.py", "tests/integration/runtime/test_thousand_nodes.py")
 _SAFETY = "tests/integration/kubeocean/safety"
 """The rules of docs/explanation/safety-rules.md, about as long as all else of kubeocean."""
+_FLEET = "tests/integration/fleet"
 _COMPUTED = "tests/integration/server/test_fuzz.py"
 """A minute of CPU without a cluster."""
 PARTS: Mapping[str, Sequence[str]] = {
     "runtime": (
         "tests/integration",
-        *(f"--ignore={path}" for path in ("tests/integration/kubeocean", "tests/integration/manager", _COMPUTED, *ALONE)),
+        *(f"--ignore={path}" for path in ("tests/integration/kubeocean", "tests/integration/manager", _FLEET, _COMPUTED, *ALONE)),
     ),
     "kubeocean": ("tests/integration/kubeocean", f"--ignore={_SAFETY}"),
     "end-to-end": ("tests/e2e", "--timeout=1500"),
+    "fleet": (_FLEET,),
     "safety": (_SAFETY,),
     "conformance": ("tests/conformance",),
     "manager": ("tests/integration/manager",),
