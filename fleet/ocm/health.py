@@ -35,8 +35,8 @@ _BY_CLUSTER = "cluster"
 _TICK = 1.0
 _STANDSTILL = 5.0
 """Seconds without a tick after which this process counts as suspended."""
-_SETTLED = timedelta(seconds=10)
-"""Age of the watch from which on the time of a renewal is compared: events that were missed arrive all at once."""
+_SETTLED = 10.0
+"""Seconds of the watch from which on the time of a renewal is compared: events that were missed arrive all at once."""
 
 
 def addon_labels(addons: Sequence[Unknown]) -> dict[str, str]:
@@ -57,7 +57,7 @@ class Watching:
         self._informer = registry.leases
         self._clock = clock
         self._begin: tuple[datetime, float] | None = None
-        self._ticked = clock.monotonic()
+        self._ticked = self._resumed = clock.monotonic()
         self.broken = False
 
     def now(self) -> datetime:
@@ -70,15 +70,20 @@ class Watching:
         """Whether every renewal until now was observed."""
         return not self.broken and self._informer.synced and self._clock.monotonic() - self._ticked < _STANDSTILL
 
+    @property
+    def settled(self) -> bool:
+        """Whether a renewal that arrives now was written just now."""
+        return self.continuous and self._clock.monotonic() - self._resumed >= _SETTLED
+
     async def next_break(self) -> None:
         """Returns when the next break is over."""
         await self._informer.wait_synced()
-        self._ticked = self._clock.monotonic()
+        self._ticked = self._resumed = self._clock.monotonic()
         while True:
             was_broken, self.broken = self.broken, not self.continuous
             self._ticked = self._clock.monotonic()
             if was_broken and self._informer.synced:
-                self.broken = False
+                self.broken, self._resumed = False, self._ticked
                 return
             await self._clock.sleep(_TICK)
 
@@ -141,12 +146,12 @@ class Health:
         written, now, known = renew_time(lease), self._watching.now(), self._pulses.get(name)
         self._pulses[name] = Pulse.begin(written, now=now) if known is None else known.after(written, now=now)
         if known is not None and written is not None and written != known.written:
-            self._compare_clock(name, written, watched_since=known.watched_since)
+            self._compare_clock(name, written)
             self._revive(name)
 
-    def _compare_clock(self, name: str, written: datetime, *, watched_since: datetime) -> None:
+    def _compare_clock(self, name: str, written: datetime) -> None:
         cluster = self._registry.managed_cluster(name)
-        if cluster is None or not self._watching.continuous or self._watching.now() - watched_since < _SETTLED:
+        if cluster is None or not self._watching.settled:
             return
         differs = clocks_differ(written, now=self._hub.client.server_now(), seconds=cluster.lease_seconds)
         if differs != self._differs.get(name):

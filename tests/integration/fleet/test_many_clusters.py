@@ -75,15 +75,19 @@ async def test_f_501_five_hundred_clusters_in_steady_state(prepared: ControlPlan
         listed = [each for each in await admin.items(MEMBERS) if each["metadata"]["name"] in NAMES]
         return len(listed) == COUNT and all(conditions(each).get("ReadyToJoin", ("", ""))[0] == "True" for each in listed)
 
-    async def untainted() -> bool:
-        return not any(each["spec"].get("taints") for each in await admin.items(CLUSTERS) if each["metadata"]["name"] in NAMES)
+    async def settled() -> bool:
+        listed = [each for each in await admin.items(CLUSTERS) if each["metadata"]["name"] in NAMES]
+        synced = ("True", "ManagedClusterClockSynced")
+        return all(
+            not each["spec"].get("taints") and conditions(each).get("ManagedClusterConditionClockSynced") == synced for each in listed
+        )
 
     await for_each(create, NAMES)
     await eventually(accepted, "all are accepted", seconds=JOINED_WITHIN, every=2.0)
     await eventually(mirrored, "all are mirrored", seconds=JOINED_WITHIN, every=2.0)
     await for_each(renew, NAMES)
     await for_each(report, NAMES)
-    await eventually(untainted, "all are available", seconds=JOINED_WITHIN, every=2.0)
+    await eventually(settled, "all are available, and have a clock", seconds=JOINED_WITHIN, every=2.0)
     await asyncio.sleep(PERIOD / 4)
     audit, began = Audit(prepared, keys.HUB), cpu_seconds(program)
     ends = asyncio.get_running_loop().time() + WATCHED
