@@ -76,7 +76,8 @@ class Fleet:
     async def removed(self) -> bool:
         name = self.cluster
         bound = [f"{RBAC}/clusterroles/{ROLE}:{name}", f"{RBAC}/clusterrolebindings/{ROLE}:{name}", lease(name)]
-        return await self.missing(*self.rights(), *bound, f"{CLUSTERS}/{name}") and await self.exist(f"/api/v1/namespaces/{name}")
+        records = (f"{CLUSTERS}/{name}", f"{MEMBERS}/{name}")
+        return await self.missing(*self.rights(), *bound, *records) and await self.exist(f"/api/v1/namespaces/{name}")
 
     async def join(self) -> None:
         self.rounds += 1
