@@ -63,7 +63,10 @@ class Hubs:
                 group.create_task(self._follow(bootstrap), name="bootstrap Secret")
                 await (self._be_member(bootstrap) if self._worker.settings.door == KUBEFLEET else self._join(bootstrap))
         except* Over as ends:
-            then = first_error(ends).then
+            over = first_error(ends)
+            then = over.then
+            if over.discard:
+                await self._discard()
         return then
 
     async def _join(self, bootstrap: Bootstrap) -> None:
@@ -152,11 +155,9 @@ class Hubs:
                 continue
             removed = self._membership is not None and self._membership.removed
             if found.digest != bootstrap.digest and (removed or not self._joined or not found.leads_to(bootstrap)):
-                if removed:
-                    # A new Secret is the consent of the worker's owner to join again.
-                    await self._discard()
                 self._worker.situation.warns("BootstrapChanged", f"Secret {bootstrap.secret} changed and is followed")
-                raise Over(Next.AGAIN)
+                # To a hub that removed the cluster, a new Secret is the consent of the worker's owner to join again.
+                raise Over(Next.AGAIN, discard=removed)
 
 
 def _remedy(secret: str, error: VKubeletError, namespace: str) -> str:

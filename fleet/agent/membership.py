@@ -21,7 +21,7 @@ from vkubelet.api.objects import Key, Unknown
 from vkubelet.client.rest import Client, Selection
 from vkubelet.control.backoff import Backoff
 from vkubelet.control.informer import Change, Informer
-from vkubelet.errors import VKubeletError
+from vkubelet.errors import Unauthorized, VKubeletError
 
 _WATCHED_EVERY: Final = 5.0
 _OVERDUE_PERIODS: Final = 2
@@ -38,11 +38,12 @@ class Next(enum.Enum):
 
 
 class Over(Exception):
-    """Raised inside the task group of a membership when it is over."""
+    """Raised inside the task group of a membership when it is over; with `discard` the stored certificate is not used again."""
 
-    def __init__(self, then: Next) -> None:
+    def __init__(self, then: Next, *, discard: bool = False) -> None:
         super().__init__(then.value)
         self.then = then
+        self.discard = discard
 
 
 @define(kw_only=True)
@@ -137,6 +138,10 @@ class Membership:
                 self.worker.situation.waits("HubNotReached", problem)
             elif self.removed:
                 self._tell(None)
+            if isinstance(self.record.last_error, Unauthorized) and self.record.stale_for() > settings.lost_hub_after:
+                problem = f"the hub has refused the certificate for {settings.lost_hub_after:g} s; the cluster joins again"
+                self.worker.situation.waits("CertificateRefused", problem)
+                raise Over(Next.AGAIN, discard=True)
             if len(settings.bootstrap_secrets) < 2:
                 continue
             cluster = self.cluster

@@ -52,7 +52,8 @@ class AgentSettings:
     bootstrap_secrets: Sequence[str] = (keys.BOOTSTRAP_SECRET,)
     """Secrets with the key `kubeconfig`, one for each hub; the next one is used when a hub denies the cluster or does not respond."""
     lost_hub_after: float = 600.0
-    """Seconds without a renewal of the Lease after which the next hub is used, where there is one."""
+    """Seconds without a renewal of the Lease after which the next hub is used, where there is one; and seconds for which a hub refuses the
+    certificate before another one is requested."""
     labels: Mapping[str, str] = field(factory=dict)
     """Labels with which the record of the cluster is created."""
     annotations: Mapping[str, str] = field(factory=dict)

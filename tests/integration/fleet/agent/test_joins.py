@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from datetime import UTC, datetime
 
 from cryptography import x509
 
@@ -12,7 +13,7 @@ from tests.support.audit import Audit
 from tests.support.cable import Cable
 from tests.support.peer import CLUSTERS, REQUESTS, PeerHub
 from tests.support.program import Program, eventually, holds
-from vkubelet.control.certificates import Name, certificate_request, new_key
+from vkubelet.control.certificates import Name, certificate_request, new_key, self_signed
 
 ACCEPTED, JOINED, AVAILABLE = "HubAcceptedManagedCluster", "ManagedClusterJoined", "ManagedClusterConditionAvailable"
 
@@ -332,6 +333,20 @@ async def test_f_154_a_denied_cluster_reports_nothing_until_it_is_accepted_again
         await eventually(lambda: peer.lease(name)["renewTime"] > renewed, f"accepted\n{program.tail()}")
         await eventually(lambda: peer.conditions(name)[AVAILABLE][0] == "True", f"it reports again\n{program.tail()}")
         assert denied is not None and laptop.ready() == "ok"
+
+
+async def test_f_105_a_certificate_that_the_hub_refuses_is_requested_again(scene: MakeScene, peer: PeerHub) -> None:
+    laptop = await scene(lost_hub_after=5)
+    name = laptop.cluster
+    with laptop.program() as program:
+        await joined(laptop, peer, program)
+    user = Name(f"system:open-cluster-management:{name}:{base64.b64decode(laptop.secret()['agent-name']).decode()}")
+    foreign = self_signed(user, ["other"], now=datetime.now(UTC))
+    laptop.put_secret({"tls.crt": foreign.certificate.decode(), "tls.key": foreign.key.decode()}, "hub-kubeconfig-secret")
+    with laptop.program("second") as program:
+        await eventually(lambda: peer.decide(name), f"a request\n{program.tail()}")
+        await eventually(lambda: laptop.ready() == "ok", f"joined\n{program.tail()}")
+        assert "has refused the certificate" in program.text()
 
 
 async def test_f_26_a_removed_cluster_joins_again_only_with_a_new_bootstrap_secret(scene: MakeScene, peer: PeerHub) -> None:
