@@ -4,18 +4,16 @@ Invariant: a missing or invalid bootstrap Secret stops nothing; the agent report
 """
 
 import asyncio
-from pathlib import Path
 from typing import Final
 
 from fleet.agent.identity import KUBECONFIG, Bootstrap, IssuedCertificate, flaw
 from fleet.agent.members import MemberAgent
 from fleet.agent.membership import Membership, Next, Over
 from fleet.agent.settings import KUBEFLEET
-from fleet.agent.tokens import SecretToken
+from fleet.agent.tokens import token_source
 from fleet.agent.worker import Worker
 from fleet.api import keys
 from vkubelet.api.objects import Key
-from vkubelet.client.credentials import TokenFile
 from vkubelet.client.rest import Client
 from vkubelet.control.certificates import CERTIFICATE, PairSecret, pair_of
 from vkubelet.errors import SettingsError, VKubeletError, first_error
@@ -93,10 +91,8 @@ class Hubs:
 
     async def _be_member(self, bootstrap: Bootstrap) -> None:
         """Reports to the InternalMemberCluster with the token of the settings, until cancelled."""
-        worker, token = self._worker, self._worker.settings.token
-        self._joined = True
-        source = TokenFile(Path(token.file)) if token.file else SecretToken(self._client, Key(worker.settings.namespace, token.secret))
-        connection = bootstrap.connection_with(source)
+        worker, self._joined = self._worker, True
+        connection = bootstrap.connection_with(token_source(worker.settings, self._client))
         async with Client(connection, field_manager=keys.AGENT, clock=worker.clock, metrics=worker.metrics) as hub:
             await MemberAgent(worker=worker, hub=hub, alone=True).run()
 

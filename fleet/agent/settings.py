@@ -31,12 +31,14 @@ class ClientConfig:
 
 @frozen(kw_only=True)
 class TokenSettings:
-    """The token by which a worker is a member of a hub with KubeFleet's API; exactly one of the two."""
+    """The token by which a worker is a member of a hub with KubeFleet's API; exactly one of the three."""
 
     file: str = ""
     """File, such as that of a projected volume."""
     secret: str = ""
     """Secret in `agent.namespace` with the key `token`."""
+    provider: str = ""
+    """Name of an installed token provider (entry point `fleet.token_providers`)."""
 
 
 @frozen(kw_only=True)
@@ -87,8 +89,8 @@ class AgentSettings:
         for name in self.annotations:
             if not name.startswith(keys.AGENT_PREFIX):
                 raise SettingsError("agent.annotations", f"{name} must begin with {keys.AGENT_PREFIX}")
-        if self.door == KUBEFLEET and bool(self.token.file) == bool(self.token.secret):
-            raise SettingsError("agent.token", "must have either file or secret, because agent.door is kubefleet")
+        if self.door == KUBEFLEET and sum(map(bool, (self.token.file, self.token.secret, self.token.provider))) != 1:
+            raise SettingsError("agent.token", "must have one of file, secret and provider, because agent.door is kubefleet")
 
 
 @frozen(kw_only=True)

@@ -1,23 +1,42 @@
-"""The token of a worker that is a member of a hub with KubeFleet's API, from a Secret of the worker.
+"""The token of a worker that is a member of a hub with KubeFleet's API: from a file, a Secret of the worker, or a token provider.
 
 Invariant: a token that was read is used until the hub refuses it, however long the Secret is missing meanwhile.
 """
 
 from datetime import datetime, timedelta
+from importlib import metadata
+from pathlib import Path
 from typing import Final
 
+from fleet.agent.settings import AgentSettings
 from vkubelet.api.objects import Key
-from vkubelet.client.credentials import token_expiry
+from vkubelet.client.credentials import Credentials, TokenFile, token_expiry
 from vkubelet.client.rest import Client
 from vkubelet.client.tls import ClientCertificate
 from vkubelet.clock import Clock
 from vkubelet.control.backoff import Backoff
 from vkubelet.control.certificates import PairSecret
-from vkubelet.errors import Unauthorized, VKubeletError
+from vkubelet.errors import SettingsError, Unauthorized, VKubeletError
 
 TOKEN: Final = "token"
+PROVIDERS: Final = "fleet.token_providers"
+"""Entry points of callables from the name of a cluster to its `vkubelet.client.credentials.Credentials`."""
 _ASSUMED_LIFE: Final = timedelta(hours=24)
 _RETRY_FIRST, _RETRY_LIMIT = 30.0, 300.0
+
+
+def token_source(settings: AgentSettings, worker: Client) -> Credentials:
+    """Returns the credentials that the settings choose; a provider is called with the name of the cluster. Raises SettingsError."""
+    token = settings.token
+    if token.file:
+        return TokenFile(Path(token.file))
+    if token.secret:
+        return SecretToken(worker, Key(settings.namespace, token.secret))
+    for entry in metadata.entry_points(group=PROVIDERS, name=token.provider):
+        made: Credentials = entry.load()(settings.cluster)
+        return made
+    known = ", ".join(sorted(each.name for each in metadata.entry_points(group=PROVIDERS))) or "none"
+    raise SettingsError("agent.token.provider", f"{token.provider} is not installed; installed are: {known}")
 
 
 class SecretToken:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+from importlib import metadata
 
 import pytest
 
-from fleet.agent.tokens import SecretToken
+from fleet.agent.settings import AgentSettings, TokenSettings
+from fleet.agent.tokens import SecretToken, token_source
 from tests.support.memory_api import MemoryApi
 from vkubelet.api.objects import Key
-from vkubelet.errors import Unauthorized
+from vkubelet.client.credentials import Fixed, TokenFile
+from vkubelet.errors import SettingsError, Unauthorized
 from vkubelet.testing.clock import ManualClock
 
 PATH = "/api/v1/namespaces/fleet-system/secrets/hub-token"
@@ -24,6 +27,26 @@ def put(api: MemoryApi, token: str) -> None:
 def token_until(seconds: float, clock: ManualClock) -> str:
     claims = json.dumps({"exp": int(clock.now().timestamp() + seconds)}).encode()
     return f"h.{base64.urlsafe_b64encode(claims).decode().rstrip('=')}.s"
+
+
+def test_f_126_a_provider_that_is_not_installed_is_refused_by_its_setting() -> None:
+    settings = AgentSettings(cluster="w1", door="kubefleet", token=TokenSettings(provider="vault"))
+    with pytest.raises(SettingsError, match="agent.token.provider: vault is not installed; installed are: none"):
+        token_source(settings, MemoryApi().client())
+
+
+def test_f_126_a_provider_is_found_by_its_entry_point_and_called_with_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [metadata.EntryPoint("vault", "vkubelet.client.credentials:Fixed", "fleet.token_providers")]
+    monkeypatch.setattr(metadata, "entry_points", lambda **named: found)
+    settings = AgentSettings(cluster="w1", door="kubefleet", token=TokenSettings(provider="vault"))
+    source = token_source(settings, MemoryApi().client())
+    assert isinstance(source, Fixed) and source._header == "w1"
+
+
+def test_f_126_a_file_or_a_secret_is_what_the_settings_name() -> None:
+    client = MemoryApi().client()
+    for token, kind in ((TokenSettings(file="/a"), TokenFile), (TokenSettings(secret="b"), SecretToken)):
+        assert isinstance(token_source(AgentSettings(cluster="w1", door="kubefleet", token=token), client), kind)
 
 
 async def test_f_126_a_token_is_read_again_at_half_of_its_validity() -> None:
