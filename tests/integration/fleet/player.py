@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from kubernetes import client as k8s
 
-from tests.support.program import eventually
+from tests.support.program import LONG, eventually
 from tests.support.witness import api_client
 from vkubelet.testing.cluster import ControlPlane
 
@@ -286,12 +286,12 @@ async def joined(prepared: ControlPlane, bootstrap: Caller, admin: Caller, name:
 
 
 async def gone(admin: Caller, path: str) -> None:
-    """Waits until an object is removed."""
+    """Waits until an object is removed; a namespace by the controllers of the cluster, for which there is no limit to show."""
 
     async def check() -> bool:
         return await admin.get(path) is None
 
-    await eventually(check, f"{path} is removed")
+    await eventually(check, f"{path} is removed", seconds=LONG)
 
 
 def work(cluster: str, name: str, **metadata: object) -> Body:

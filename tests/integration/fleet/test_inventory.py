@@ -13,7 +13,6 @@ from tests.integration.fleet.player import (
     Body,
     Caller,
     agent_of,
-    conditions,
     found,
     gone,
     managed,
@@ -169,4 +168,4 @@ async def test_f_171_a_profile_of_another_manager_is_left_alone(prepared: Contro
     assert (await admin.call("GET", profile("default", "s5")))["metadata"]["resourceVersion"] == foreign["metadata"]["resourceVersion"]
     await admin.delete(profile("default", "s5"))
     await reaches(admin, profile("default", "s5"), HEALTHY, ("True", "MemberClusterAPIServerHealthy"))
-    assert conditions(await admin.get(f"{MEMBERS}/s5"))["ClusterProfilePublished"] == ("True", "Published")
+    await reaches(admin, f"{MEMBERS}/s5", "ClusterProfilePublished", ("True", "Published"))

@@ -49,8 +49,9 @@ async def leased(scene: Scene) -> dict[tuple[str, str], Peer]:
     """The physical pods, by the namespace and name of their virtual pods."""
     out = {}
     for each in (await get(scene.bound.worker, "pods", "-A", "-l", "kubeocean.io/managed-by=kubeocean"))["items"]:
-        marks = each["metadata"]["annotations"]
-        if marks["kubeocean.io/cluster-id"] == scene.bound.name:
+        # A pod of another scene may have no marks.
+        marks = each["metadata"].get("annotations") or {}
+        if marks.get("kubeocean.io/cluster-id") == scene.bound.name:
             key = marks["kubeocean.io/virtual-pod-namespace"], marks["kubeocean.io/virtual-pod-name"]
             out[key] = Peer(each["metadata"]["namespace"], each["metadata"]["labels"])
     return out
