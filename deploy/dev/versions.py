@@ -60,6 +60,8 @@ def suite(name: str) -> Path:
             run("apt-get", "install", "--yes", "--no-install-recommends", "debootstrap")
         draft = Path(tempfile.mkdtemp(prefix=f".debian-{name}-", dir=target.parent))
         run("debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", name, draft, MIRROR)
+        # Tests run programs as other users.
+        draft.chmod(0o755)
         draft.replace(target)
     return target
 
@@ -83,8 +85,8 @@ def with_python(name: str, tests: Sequence[str]) -> None:
         /venv/bin/python --version
         exec /venv/bin/python -m pytest -q --timeout=120 "$@"
     """
-    # The mount namespace of this shell contains the two mounts, which are removed with it.
-    mounts = 'mount --bind /proc "$0/proc" && mount --bind /dev "$0/dev" && exec chroot "$0" /bin/sh -ec "$@"'
+    # The mount namespace of this shell contains the mounts, which are removed with it; the new root is one, as that of any other machine.
+    mounts = 'mount --bind "$0" "$0" && cd "$0" && mount --bind /proc proc && mount --rbind /dev dev && exec chroot . /bin/sh -ec "$@"'
     run("unshare", "--mount", "sh", "-c", mounts, root, script, "sh", *tests)
 
 
