@@ -86,8 +86,9 @@ def with_python(name: str, tests: Sequence[str]) -> None:
         exec /venv/bin/python -m pytest -q --timeout=120 "$@"
     """
     # The mount namespace of this shell contains the mounts, which are removed with it; the new root is one, as that of any other machine.
-    mounts = 'mount --bind "$0" "$0" && cd "$0" && mount --bind /proc proc && mount --rbind /sys sys && mount --rbind /dev dev && exec chroot . /bin/sh -ec "$@"'
-    run("unshare", "--mount", "sh", "-c", mounts, root, script, "sh", *tests)
+    mounts = 'mount --bind "$0" "$0" && cd "$0" && mount --bind /proc proc && mount --rbind /sys sys && mount --rbind /dev dev'
+    enter = f'{mounts} && exec chroot . /bin/sh -ec "$@"'
+    run("unshare", "--mount", "sh", "-c", enter, root, script, "sh", *tests)
 
 
 # --- Kubernetes ---------------------------------------------------------------------------------------------------------------------------

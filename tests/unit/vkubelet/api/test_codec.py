@@ -178,7 +178,8 @@ def test_lone_surrogates_are_sent_as_question_marks() -> None:
     assert decode_json(encode_json(value)) == {"a?": ["?b", ["c", "?"]], "n": 1, "deep": {"x": "ü😀?"}}
 
 
-@pytest.mark.parametrize("depth", [2_000, 100_000])
+# Python 3.11 accepts a thousand levels, 3.13 some thousands.
+@pytest.mark.parametrize("depth", [20_000, 100_000])
 def test_text_that_nests_too_deep_is_no_object_and_no_crash(depth: int) -> None:
     deep = b"[" * depth + b"]" * depth
     with pytest.raises(ServerError):
