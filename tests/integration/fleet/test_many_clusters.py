@@ -11,7 +11,7 @@ import pytest
 
 from fleet.api import keys
 from tests.integration.fleet.player import ACCEPTED, CLUSTERS, MEMBERS, Caller, conditions, lease, managed, rfc3339
-from tests.support.audit import Audit
+from tests.support.audit import Audit, Call
 from tests.support.program import Program, eventually
 from vkubelet.testing.cluster import ControlPlane
 
@@ -102,7 +102,13 @@ async def test_f_501_five_hundred_clusters_in_steady_state(prepared: ControlPlan
         await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
     used = (cpu_seconds(program) - began) / WATCHED
     print(f"{COUNT} clusters: {used:.3f} core, {memory(program)} MiB")
-    assert [call for call in audit.writes() if call.name != keys.HUB] == []
+    # Clusters of other tests, whose agents have stopped, become unreachable meanwhile.
+    assert [call for call in audit.writes() if _is_about_one(call)] == []
     listed = [each for each in await admin.items(CLUSTERS) if each["metadata"]["name"] in NAMES]
     assert all(conditions(each)[AVAILABLE["type"]][0] == "True" for each in listed)
     assert used <= 0.15 and memory(program) <= 300
+
+
+def _is_about_one(call: Call) -> bool:
+    """Whether a call is about one of the clusters: its records, an Event about it, or an object in its namespaces."""
+    return not {call.name.partition(".")[0], call.namespace.removeprefix("fleet-member-")}.isdisjoint(NAMES)
