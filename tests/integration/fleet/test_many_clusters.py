@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,15 @@ def many(admin: Caller) -> Iterator[None]:
     asyncio.run(for_each(lambda name: admin.delete(f"{CLUSTERS}/{name}"), NAMES))
 
 
+async def report(admin: Caller, name: str) -> None:
+    """Sets the condition that an agent sets."""
+    found = await admin.call("GET", f"{CLUSTERS}/{name}")
+    # The hub may have reported meanwhile that it is not available.
+    others = [each for each in found["status"]["conditions"] if each["type"] != AVAILABLE["type"]]
+    listed = [*others, {**AVAILABLE, "lastTransitionTime": rfc3339(datetime.now(UTC))[:19] + "Z"}]
+    await admin.merge(f"{CLUSTERS}/{name}/status", {"status": {"conditions": listed}})
+
+
 @pytest.mark.timeout(900)
 async def test_f_501_five_hundred_clusters_in_steady_state(prepared: ControlPlane, program: Program, admin: Caller, many: None) -> None:
     async def create(name: str) -> None:
@@ -61,13 +71,6 @@ async def test_f_501_five_hundred_clusters_in_steady_state(prepared: ControlPlan
 
     async def renew(name: str) -> None:
         await admin.merge(lease(name), {"spec": {"renewTime": rfc3339(datetime.now(UTC))}})
-
-    async def report(name: str) -> None:
-        found = await admin.call("GET", f"{CLUSTERS}/{name}")
-        # The hub may have reported meanwhile that it is not available.
-        others = [each for each in found["status"]["conditions"] if each["type"] != AVAILABLE["type"]]
-        listed = [*others, {**AVAILABLE, "lastTransitionTime": rfc3339(datetime.now(UTC))[:19] + "Z"}]
-        await admin.merge(f"{CLUSTERS}/{name}/status", {"status": {"conditions": listed}})
 
     async def accepted() -> bool:
         listed = [each for each in await admin.items(CLUSTERS) if each["metadata"]["name"] in NAMES]
@@ -88,7 +91,7 @@ async def test_f_501_five_hundred_clusters_in_steady_state(prepared: ControlPlan
     await eventually(accepted, "all are accepted", seconds=JOINED_WITHIN, every=2.0)
     await eventually(mirrored, "all are mirrored", seconds=JOINED_WITHIN, every=2.0)
     await for_each(renew, NAMES)
-    await for_each(report, NAMES)
+    await for_each(partial(report, admin), NAMES)
     await eventually(settled, "all are available, and have a clock", seconds=JOINED_WITHIN, every=2.0)
     await asyncio.sleep(PERIOD / 4)
     audit, began = Audit(prepared, keys.HUB), cpu_seconds(program)
