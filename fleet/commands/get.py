@@ -80,8 +80,8 @@ def problem(view: View, pending: set[str]) -> str:
 
 def _row(view: View, pending: set[str]) -> Sequence[str]:
     amounts = [str(view.usage.allocatable.get(name, "")) for name in ("cpu", "memory")]
-    said = ["yes" if each else "no" for each in (view.accepted, view.joined)]
-    return (view.name, view.door.name.lower(), *said, view.health.status, view.version, *amounts, problem(view, pending))
+    states = ["yes" if each else "no" for each in (view.accepted, view.joined)]
+    return (view.name, view.door.name.lower(), *states, view.health.status, view.version, *amounts, problem(view, pending))
 
 
 def _encoded(view: View) -> Json:

@@ -234,7 +234,7 @@ async def test_f_16_a_cluster_leaves_from_either_side(scene: MakeScene, owners: 
         left = await fleet("leave", name, "--yes", *owners.hub)
         assert left.code == 0 and peer.record(name) is None and f"Namespace {name} stays" in left.stdout.decode()
         assert (peer.send("GET", f"/api/v1/namespaces/{name}") or {})["status"]["phase"] == "Active"
-        await eventually(lambda: f"no ManagedCluster {name} any more" in laptop.ready(), f"told\n{agent.tail()}")
+        await eventually(lambda: f"no ManagedCluster {name} any more" in laptop.ready(), f"it is reported\n{agent.tail()}")
     assert peer.record(name) is None
     here = ("--here", "--namespace", laptop.namespace, "--kubeconfig", str(laptop.worker.kubeconfig), "--yes")
     gone = await fleet("leave", *here)

@@ -355,7 +355,7 @@ async def test_f_26_a_removed_cluster_joins_again_only_with_a_new_bootstrap_secr
     with laptop.program() as program:
         await joined(laptop, peer, program)
         peer.send("DELETE", f"{CLUSTERS}/{name}")
-        await eventually(lambda: f"no ManagedCluster {name} any more" in laptop.ready(), f"it is told\n{program.tail()}")
+        await eventually(lambda: f"no ManagedCluster {name} any more" in laptop.ready(), f"it is reported\n{program.tail()}")
         assert peer.record(name) is None
         laptop.put_secret({"kubeconfig": peer.bootstrap()})
         await eventually(lambda: peer.pending(name), f"it asks again\n{program.tail()}")
@@ -371,7 +371,7 @@ async def test_f_106_no_eleventh_request_is_posted(scene: MakeScene, peer: PeerH
         spec = {"request": request, "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"]}
         peer.send("POST", REQUESTS, {"metadata": {"name": f"{key}-old-{number}", "labels": {label: key}}, "spec": spec})
     with laptop.program() as program:
-        await eventually(lambda: "has 10 certificate requests" in laptop.ready(), f"it is told\n{program.tail()}")
+        await eventually(lambda: "has 10 certificate requests" in laptop.ready(), f"it is reported\n{program.tail()}")
         assert len(peer.requests(key)) == 10
         peer.send("DELETE", f"{REQUESTS}/{key}-old-0")
         await eventually(lambda: len(peer.requests(key)) == 10, f"its request\n{program.tail()}", seconds=60)

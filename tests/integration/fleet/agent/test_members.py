@@ -60,7 +60,7 @@ async def test_f_127_a_member_that_leaves_acknowledges_and_reports_no_longer(sce
         left = ("False", "InternalMemberClusterLeft")
         await eventually(lambda: peer.member_agent(name)["Joined"] == left, f"left\n{program.tail()}")
         version = peer.member(name)["metadata"]["resourceVersion"]
-        await eventually(lambda: f"removes member {name}" in laptop.ready(), f"told\n{program.tail()}")
+        await eventually(lambda: f"removes member {name}" in laptop.ready(), f"it is reported\n{program.tail()}")
         await eventually(lambda: "InternalMemberClusterLeft" in events(peer, name), "the Event")
         assert peer.member(name)["metadata"]["resourceVersion"] == version
         subject, _ = peer.account(name)
@@ -94,7 +94,7 @@ async def test_f_13_the_second_door_is_joined_by_a_token_file(scene: MakeScene, 
     arguments = ["join", "--hub", peer.cluster.url, "--ca-file", str(peer.cluster.ca), "--name", name, "--door", "kubefleet"]
     arguments += ["--token-file", str(tmp_path / "token"), "--namespace", laptop.namespace, "--kubeconfig", str(laptop.worker.kubeconfig)]
     with Program("fleet", *arguments, "--yes", log=tmp_path / "join.log") as join:
-        await eventually(lambda: f"the hub has no MemberCluster {name}" in join.text(), f"told\n{join.tail()}")
+        await eventually(lambda: f"the hub has no MemberCluster {name}" in join.text(), f"it is reported\n{join.tail()}")
         peer.admit(name, subject)
         with laptop.program() as program:
             await eventually(lambda: not join.alive, f"joined\n{join.tail()}\n{program.tail()}", seconds=LONG)
