@@ -170,7 +170,6 @@ def _add_accept(parser: argparse.ArgumentParser) -> None:
 def _command_accept(arguments: argparse.Namespace) -> None:
     from fleet.commands.accept import Accept
     from fleet.commands.output import execute
-    from fleet.ocm.requests import ClientRequest
 
     execute(
         arguments.output,
@@ -179,7 +178,6 @@ def _command_accept(arguments: argparse.Namespace) -> None:
             names=arguments.names,
             any_requester=arguments.any_requester,
             yes=arguments.yes,
-            parse=ClientRequest.parse,
             terminal=terminal,
         ),
     )

@@ -6,9 +6,9 @@ of the cluster.
 
 import base64
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
 from attrs import field, frozen
 from cryptography import x509
@@ -18,54 +18,20 @@ from fleet.api import keys
 from fleet.api.clusters import CLUSTER_JOINED, ManagedCluster, holds
 from fleet.api.resources import MANAGEDCLUSTERS
 from fleet.commands.objects import confirm
+from fleet.core.requests import ClientRequest, content_flaw
 from vkubelet.api.objects import CSRS, Json, Unknown
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import Clock, SystemClock, parse_rfc3339
 from vkubelet.commands import clusters
 from vkubelet.commands.terminal import Terminal
+from vkubelet.control.certificates import approve
 from vkubelet.logformat import printable
 
 _REASON: Final = "ApprovedByFleetAccept"
 _ACCOUNT: Final = f"system:serviceaccount:{keys.BOOTSTRAP_NAMESPACE}:{keys.BOOTSTRAP_ACCOUNT}"
 
 
-class PendingRequest(Protocol):
-    """The parts of a CertificateSigningRequest that a person decides by."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def requester(self) -> str: ...
-    @property
-    def groups(self) -> Sequence[str]: ...
-    @property
-    def signer(self) -> str: ...
-    @property
-    def usages(self) -> Sequence[str]: ...
-    @property
-    def common_name(self) -> str: ...
-    @property
-    def organizations(self) -> Sequence[str]: ...
-    @property
-    def decided(self) -> bool: ...
-    @property
-    def flaw(self) -> str: ...
-
-
-def identity_flaw(request: PendingRequest, cluster: str) -> str:
-    """Returns why the certificate would not be one of the cluster's agent alone, as a sentence; "" when it would."""
-    group = keys.cluster_group(cluster)
-    checks = (
-        (not request.flaw, request.flaw),
-        (request.signer == keys.CLIENT_SIGNER, f"spec.signerName is not {keys.CLIENT_SIGNER}"),
-        (sorted(request.usages) == sorted(keys.CLIENT_USAGES), f"spec.usages are not {', '.join(keys.CLIENT_USAGES)}"),
-        (bool(keys.agent_of(request.common_name, cluster)), f"the common name {request.common_name} is not that of an agent of {cluster}"),
-        (set(request.organizations) in ({group}, {group, keys.MANAGED_CLUSTERS_GROUP}), "the organizations are not those of the cluster"),
-    )
-    return next((sentence for fits, sentence in checks if not fits), "")
-
-
-def is_bootstrap(request: PendingRequest) -> bool:
+def is_bootstrap(request: ClientRequest) -> bool:
     """Checks that the requester may ask for clusters to join, or renews its own certificate."""
     known = request.requester == _ACCOUNT or keys.BOOTSTRAPPERS in request.groups
     return known or request.requester == request.common_name
@@ -83,13 +49,12 @@ def fingerprint(csr: Unknown) -> str:
 
 @frozen(kw_only=True)
 class Accept:
-    """One run of `fleet accept`; `parse` reads a request."""
+    """One run of `fleet accept`."""
 
     choice: clusters.Choice
     names: Sequence[str]
     any_requester: bool
     yes: bool
-    parse: Callable[[Unknown], PendingRequest]
     terminal: Terminal
     clock: Clock = field(factory=SystemClock)
 
@@ -111,21 +76,21 @@ class Accept:
             confirm(self.terminal, f"Accept cluster {name}?", yes=self.yes)
         with clusters.explained(self.choice):
             for csr, _ in pending:
-                await self._approve(hub, csr)
+                await approve(hub, csr, reason=_REASON, message=f"approved at {_written(self.clock.now())}")
                 self.terminal.write_line(f"{self.choice.what}: CertificateSigningRequest {csr.metadata.name}: approved")
         await set_accepted(hub, cluster, self.choice, accepted=True)
         self.terminal.write_line(f"{self.choice.what}: ManagedCluster {name}: accepted; to see it join, run: fleet get clusters")
         return {"name": name, "accepted": True, "approved": [csr.metadata.name for csr, _ in pending]}
 
-    async def _pending(self, hub: Client, name: str) -> list[tuple[Unknown, PendingRequest]]:
+    async def _pending(self, hub: Client, name: str) -> list[tuple[Unknown, ClientRequest]]:
         """Returns the requests that may be approved. Raises CommandFailed for one that must not be."""
         with clusters.explained(self.choice):
             listed = (await hub.list(CSRS, Selection(labels=f"{keys.CLUSTER_NAME}={name}"))).items
-        found = [(each, self.parse(each)) for each in listed]
+        found = [(each, ClientRequest.parse(each)) for each in listed]
         pending = [(csr, request) for csr, request in found if not request.decided]
         for _, request in pending:
             remedy = f"to deny it run: {self.choice.kubectl} certificate deny {request.name}"
-            flaw = identity_flaw(request, name)
+            flaw = content_flaw(request)
             if flaw:
                 raise clusters.CommandFailed(f"request {request.name} is not that of an agent of cluster {name}: {flaw}; {remedy}")
             if not is_bootstrap(request) and not self.any_requester:
@@ -134,19 +99,12 @@ class Accept:
                 raise clusters.CommandFailed(f"the requester {who} of {request.name} is no bootstrap identity; {hint}")
         return pending
 
-    def _show(self, csr: Unknown, request: PendingRequest, name: str) -> None:
+    def _show(self, csr: Unknown, request: ClientRequest, name: str) -> None:
         age = self.clock.now() - parse_rfc3339(csr.metadata.creation_timestamp)
         self.terminal.write_line(f"Request {request.name} of cluster {name}, {age.total_seconds():.0f} s old:")
         self.terminal.write_line(f"  requester    {printable(request.requester)}")
         self.terminal.write_line(f"  subject      CN={printable(request.common_name)}, O={printable(', '.join(request.organizations))}")
         self.terminal.write_line(f"  public key   {fingerprint(csr)}")
-
-    async def _approve(self, hub: Client, csr: Unknown) -> None:
-        body = csr.body
-        now = self.clock.now()
-        conditions = body.setdefault("status", {}).setdefault("conditions", [])
-        conditions.append({"type": "Approved", "status": "True", "reason": _REASON, "message": f"approved at {_written(now)}"})
-        await hub.replace(CSRS, body, subresource="approval")
 
 
 @frozen(kw_only=True)

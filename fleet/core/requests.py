@@ -95,10 +95,11 @@ def obstacle(request: ClientRequest, *, accepted: Collection[str], others: int) 
 
 def first_obstacle(request: ClientRequest, *, others: int, trusted: Collection[str]) -> str:
     """Returns why a request is not approved as that of a `trusted` bootstrap user, as a sentence; "" when it is."""
+    flaw = content_flaw(request)
     checks = (
         (request.requester in trusted, "the requester is not in the setting hub.auto_approve_users"),
         (others < LIMIT, f"the cluster has {others} other requests"),
-        (not content_flaw(request), content_flaw(request)),
+        (not flaw, flaw),
     )
     return next((sentence for holds, sentence in checks if not holds), "")
 

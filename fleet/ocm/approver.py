@@ -1,6 +1,6 @@
 """Approves the certificate requests of clusters: renewals of accepted ones, and first requests of bootstrap users that are trusted.
 
-Invariant: a request is approved only after the pure checks of `fleet.ocm.requests` and, for a renewal, a SubjectAccessReview; none is
+Invariant: a request is approved only after the pure checks of `fleet.core.requests` and, for a renewal, a SubjectAccessReview; none is
 ever denied.
 """
 
@@ -12,10 +12,11 @@ from fleet.api import keys
 from fleet.api.resources import MANAGEDCLUSTERS
 from fleet.clusters.hub import Hub, synced
 from fleet.clusters.registry import Registry
-from fleet.ocm import requests
+from fleet.core import requests
 from vkubelet.api.objects import CSRS, SUBJECTACCESSREVIEWS, Key, Unknown
 from vkubelet.client.rest import Selection
 from vkubelet.clock import rfc3339
+from vkubelet.control.certificates import approve
 from vkubelet.control.informer import Change
 from vkubelet.control.store import Store
 from vkubelet.logformat import bind
@@ -76,10 +77,8 @@ class Approver:
         return (review.body.get("status") or {}).get("allowed") is True
 
     async def _approve(self, obj: Unknown, why: str) -> None:
-        body = obj.body
-        approved = {"type": "Approved", "status": "True", "reason": requests.REASON, "message": f"approved by fleet hub: {why}"}
-        body.setdefault("status", {}).setdefault("conditions", []).append(approved)
-        self._requests.adopt(await self._hub.client.replace(CSRS, body, subresource="approval"))
+        message = f"approved by fleet hub: {why}"
+        self._requests.adopt(await approve(self._hub.client, obj, reason=requests.REASON, message=message))
         with bind(request=obj.metadata.name, cluster=obj.metadata.labels[keys.CLUSTER_NAME]):
             log.info("certificate request approved")
 

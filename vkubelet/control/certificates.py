@@ -119,7 +119,7 @@ class Issuer:
         """Creates the object that requests a certificate for this key; returns its name. Raises ApiError."""
         csr = await self.client.create(CSRS, request.body(key))
         if self.approval:
-            await self._approve(csr)
+            await approve(self.client, csr, reason="AutoApproved", message=self.approval)
         return csr.metadata.name
 
     async def collect(self, name: str, *, still_wanted: Callable[[], bool] = lambda: True) -> bytes:
@@ -146,11 +146,13 @@ class Issuer:
             await self.clock.sleep(_LOOK_EVERY)
         raise Unavailable(f"certificate request {name} was not signed within {_ISSUE_WITHIN:.0f} s; approve it")
 
-    async def _approve(self, csr: Unknown) -> None:
-        body = csr.body
-        conditions = body.setdefault("status", {}).setdefault("conditions", [])
-        conditions.append({"type": "Approved", "status": "True", "reason": "AutoApproved", "message": self.approval})
-        await self.client.replace(CSRS, body, subresource="approval")
+
+async def approve(client: Client, csr: Unknown, *, reason: str, message: str) -> Unknown:
+    """Approves a CertificateSigningRequest; returns it as it is then. Raises ApiError."""
+    body = csr.body
+    conditions = body.setdefault("status", {}).setdefault("conditions", [])
+    conditions.append({"type": "Approved", "status": "True", "reason": reason, "message": message})
+    return await client.replace(CSRS, body, subresource="approval")
 
 
 def _refusal(name: str, conditions: Sequence[JsonView]) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from fleet.commands.accept import fingerprint, identity_flaw, is_bootstrap
-from fleet.ocm.requests import ClientRequest
+from fleet.commands.accept import fingerprint, is_bootstrap
+from fleet.core.requests import ClientRequest, content_flaw
 from tests.unit.fleet.builders import unknown
 from vkubelet.control.certificates import Name, certificate_request, new_key
 
@@ -27,7 +27,7 @@ GOOD = ClientRequest(
 
 def test_f_14_the_request_of_an_agent_may_be_approved() -> None:
     every = (GROUP, "system:open-cluster-management:managed-clusters")
-    assert identity_flaw(GOOD, "w1") == "" and identity_flaw(evolve(GOOD, organizations=every), "w1") == ""
+    assert content_flaw(GOOD) == "" and content_flaw(evolve(GOOD, organizations=every)) == ""
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_f_14_the_request_of_an_agent_may_be_approved() -> None:
     ],
 )
 def test_f_14_a_request_for_another_identity_is_never_approved(change: dict[str, Any]) -> None:
-    assert identity_flaw(evolve(GOOD, **change), "w1")
+    assert content_flaw(evolve(GOOD, **change))
 
 
 def test_f_14_bootstrap_identities_and_renewals_need_no_flag() -> None:

@@ -1,4 +1,4 @@
-"""Tests of fleet.ocm.requests."""
+"""Tests of fleet.core.requests."""
 
 import base64
 from typing import Any
@@ -12,7 +12,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.ocm.requests import ClientRequest, obstacle
+from fleet.core.requests import ClientRequest, obstacle
 from tests.unit.fleet.builders import unknown
 from vkubelet.control.certificates import Name, Request, certificate_request, new_key
 
