@@ -331,7 +331,7 @@ class NetworkPolicyMirror:
             is_known = self._worker.namespaces.ever_synced and (self._is_listed() or self._refusals())
             if not (is_known or lists.refused or lists.failing):
                 continue
-            names = [name for name in self.policies.store.index_values(BY_NAMESPACE) if self._prepared(name) is not None]
+            names = [name for name in self.policies.store.index_values(BY_NAMESPACE) if self._is_judged(name)]
             parts = [part for each in names if (part := self._part(each)) is not None]
             # Rights may be removed later, too: what was listed then stays mirrored, and is followed no more.
             lacking = refusals(parts)
@@ -344,6 +344,12 @@ class NetworkPolicyMirror:
                 mount=self._mount,
             )
             self._scope.binding.set_network_policies(state)
+
+    def _is_judged(self, namespace: str) -> bool:
+        """Checks that a hub namespace has one in the worker which has been reconciled, or whose list the worker has not answered."""
+        part = self._part(namespace)
+        is_unanswered = part is not None and part.last_error is not None
+        return self._prepared(namespace) is not None and (namespace in self._problems or is_unanswered)
 
     def _lists(self) -> Lists:
         """Returns which lists are not answered; those of the hub matter where there is a namespace for a tenant."""

@@ -280,6 +280,19 @@ async def test_rights_that_are_removed_are_reported_until_they_are_granted_again
     reporting.cancel()
 
 
+async def test_a_namespace_is_reported_when_it_was_reconciled_or_its_list_is_refused(scene: Scene) -> None:
+    scene.decree(policy())
+    scene.part().ever_synced = False
+    reporting = asyncio.create_task(scene.mirror._report())
+    await scene.host.clock.advance(2)
+    assert scene.scope.binding._health.network_policies is None, "nothing is known yet"
+    scene.part().last_error = FORBIDDEN
+    await scene.host.clock.advance(1)
+    state = scene.scope.binding._health.network_policies
+    assert state is not None and (state.holds, state.reason) == (False, "RightsMissing")
+    reporting.cancel()
+
+
 @pytest.mark.parametrize("where", ["hub", "namespaces", "tenant"])
 async def test_a_list_that_fails_from_the_start_is_reported(scene: Scene, where: str) -> None:
     scene.decree(policy())
