@@ -40,7 +40,7 @@ def talkative(leased: Bound) -> tuple[str, str]:
         async def restarted() -> bool:
             found = await get(leased.hub, "pod", "talks", "-n", namespace)
             main = next(c for c in found["status"]["containerStatuses"] if c["name"] == "main")
-            return bool(main["restartCount"] == 1 and "running" in main["state"])
+            return bool(main["restartCount"] == 1 and "running" in main["state"] and "terminated" in main["lastState"])
 
         await eventually(restarted, "main was restarted", seconds=LONG, every=0.3)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from tests.support.program import Program, eventually
 from vkubelet.api.rbac import granted
 from vkubelet.testing.cluster import CommandFailed, ControlPlane
 
+NAMES = [f"{each.plural}.{each.group}" for each in DEFINED]
+
 
 async def served(cluster: ControlPlane, kinds: str) -> bool:
     try:
@@ -30,19 +33,39 @@ async def served(cluster: ControlPlane, kinds: str) -> bool:
     return True
 
 
+async def define(hub: ControlPlane) -> None:
+    """Adds the kinds of a fleet, and waits until they are served."""
+    await hub.kubectl("apply", "-f", "-", stdin="\n---\n".join(map(definition, DEFINED)))
+    for name in NAMES:
+        await eventually(partial(established, hub, f"crd/{name}"), f"{name} is established")
+    await eventually(partial(served, hub, ",".join(NAMES)), "discovery has all kinds")
+
+
+async def prepare(hub: ControlPlane) -> None:
+    """Adds the shared roles, the bootstrap identity, and the rights of the process for the user "fleet-hub"."""
+    user = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": keys.HUB}
+    own = granted(hub_rules(), keys.HUB, cluster_name=keys.HUB, subject=user)
+    system = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": keys.NAMESPACE}}
+    listed = {"apiVersion": "v1", "kind": "List", "items": [system, *hub_objects(), *own]}
+    await hub.kubectl("apply", "-f", "-", stdin=json.dumps(listed))
+
+
+@contextmanager
+def serving(hub: ControlPlane, directory: Path, settings: Body) -> Iterator[Program]:
+    """`fleet hub` with its own rights and nothing more; `settings` are its section `hub:`."""
+    anywhere = {"health_address": "127.0.0.1:0", "metrics_address": "127.0.0.1:0"}
+    config = directory / "settings.yaml"
+    config.write_text(yaml.safe_dump({"health": anywhere, "log": {"level": "DEBUG"}, "hub": settings}))
+    kubeconfig = hub.client_config(keys.HUB)
+    with Program("fleet", "hub", "--config", str(config), "--kubeconfig", str(kubeconfig), log=directory / "hub.log") as program:
+        yield program
+
+
 @pytest.fixture(scope="session")
 def fleet_hub(bare_hub: ControlPlane) -> Iterator[ControlPlane]:
-    names = [f"{each.plural}.{each.group}" for each in DEFINED]
-
-    async def define() -> None:
-        await bare_hub.kubectl("apply", "-f", "-", stdin="\n---\n".join(map(definition, DEFINED)))
-        for name in names:
-            await eventually(partial(established, bare_hub, f"crd/{name}"), f"{name} is established")
-        await eventually(partial(served, bare_hub, ",".join(names)), "discovery has all kinds")
-
-    asyncio.run(define())
+    asyncio.run(define(bare_hub))
     yield bare_hub
-    asyncio.run(bare_hub.kubectl("delete", "crd", *names, "--wait=false"))
+    asyncio.run(bare_hub.kubectl("delete", "crd", *NAMES, "--wait=false"))
 
 
 @pytest.fixture(scope="session")
@@ -59,12 +82,8 @@ def bootstrap(prepared: ControlPlane) -> Caller:
 
 @pytest.fixture(scope="session")
 def prepared(fleet_hub: ControlPlane) -> ControlPlane:
-    """A hub with the shared roles, the bootstrap identity, and the rights of the process for the user "fleet-hub"."""
-    user = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": keys.HUB}
-    own = granted(hub_rules(), keys.HUB, cluster_name=keys.HUB, subject=user)
-    system = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": keys.NAMESPACE}}
-    listed = {"apiVersion": "v1", "kind": "List", "items": [system, *hub_objects(), *own]}
-    asyncio.run(fleet_hub.kubectl("apply", "-f", "-", stdin=json.dumps(listed)))
+    """A hub that is ready for its process."""
+    asyncio.run(prepare(fleet_hub))
     return fleet_hub
 
 
@@ -76,12 +95,5 @@ def hub_settings() -> Body:
 
 @pytest.fixture
 def program(prepared: ControlPlane, tmp_path: Path, hub_settings: Body) -> Iterator[Program]:
-    """`fleet hub` with its own rights and nothing more."""
-    anywhere = {"health_address": "127.0.0.1:0", "metrics_address": "127.0.0.1:0"}
-    settings = {"health": anywhere, "log": {"level": "DEBUG"}, "hub": hub_settings}
-    config = tmp_path / "settings.yaml"
-    config.write_text(yaml.safe_dump(settings))
-    kubeconfig = prepared.client_config(keys.HUB)
-    program = Program("fleet", "hub", "--config", str(config), "--kubeconfig", str(kubeconfig), log=tmp_path / "hub.log")
-    with program:
+    with serving(prepared, tmp_path, hub_settings) as program:
         yield program

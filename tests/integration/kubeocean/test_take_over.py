@@ -167,13 +167,14 @@ async def _fresh(installation: Installation) -> bool:
     return True
 
 
-async def _is_ours(scene: Scene) -> bool:
+async def _is_ours(scene: Scene) -> None:
     """The first node: no finalizer, our kubelet server, closed no more."""
     node = await vnode(scene)
     assert node is not None
+    assert CLOSED not in taints(node) and not node["metadata"].get("finalizers")
     addresses = {address["type"]: address["address"] for address in node["status"]["addresses"]}
-    open_again = CLOSED not in taints(node) and not node["metadata"].get("finalizers")
-    return open_again and addresses == {"InternalIP": scene.bound.hub.host_address} and condition(node, "Ready") == "True"
+    assert addresses == {"InternalIP": scene.bound.hub.host_address}
+    assert condition(node, "Ready") == "True", node["status"]["conditions"]
 
 
 async def _logs(made: Scene, stage: Stage) -> bool:
@@ -196,7 +197,7 @@ async def test_running_installation_is_taken_over_without_a_restart_and_can_be_u
         watching(bound.hub.kubeconfig, namespace=stage.namespace) as above,
     ):
         made.program.start()
-        await eventually(lambda: _is_ours(made), "the node is ours", seconds=STARTS_WITHIN, every=0.3)
+        await holds(lambda: _is_ours(made), seconds=STARTS_WITHIN)
         await eventually(was.all_marked, "everything of it bears our mark")
         await eventually(lambda: _fresh(was), "tokens are renewed where they are mounted")
         await eventually(lambda: _first_alone(made), "the node that lost its policy is gone, finalizer and all")

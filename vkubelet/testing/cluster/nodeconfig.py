@@ -161,6 +161,9 @@ def kubelet_flags(plan: NodePlan, labels: Mapping[str, str]) -> list[str]:
         "--root-dir=/var/lib/kubelet",
         f"--hostname-override={plan.name}",
         f"--node-ip={plan.address}",
+        # With one, its collection each minute removes the container that ended while its successor is created and does not run yet: the
+        # pod loses its last state and `kubectl logs --previous`.
+        "--maximum-dead-containers-per-container=2",
     ]
     if labels:
         flags.append("--node-labels=" + ",".join(f"{key}={value}" for key, value in labels.items()))
