@@ -11,10 +11,11 @@ import re
 import zoneinfo
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from attrs import frozen
+from attrs import field, frozen
 
 _TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
 _MIDNIGHT: Final = "24:00"
@@ -23,6 +24,8 @@ DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday
 
 # Weeks are equal except for one change of the clock in a week; a second week covers that.
 _HORIZON: Final = 15
+_REMEMBERED: Final = 4096
+"""Windows, and days of a zone, whose times are kept: the same few are asked for with every node of a policy."""
 
 
 @frozen
@@ -31,7 +34,7 @@ class TimeWindow:
 
     start: str
     end: str
-    days: Sequence[str] = ()
+    days: Sequence[str] = field(default=(), converter=tuple)
 
     def problems(self) -> list[str]:
         """Returns the problems of the window, in sentences without a subject."""
@@ -100,11 +103,15 @@ def previous_edge(windows: Sequence[TimeWindow], zone: ZoneInfo, instant: dateti
     return None
 
 
-def _spans(windows: Sequence[TimeWindow]) -> list[_Span]:
-    return [_span(window) for window in windows if not window.problems()]
+def _spans(windows: Sequence[TimeWindow]) -> tuple[_Span, ...]:
+    return tuple(span for window in windows if (span := _span(window)) is not None)
 
 
-def _span(window: TimeWindow) -> _Span:
+@lru_cache(maxsize=_REMEMBERED)
+def _span(window: TimeWindow) -> _Span | None:
+    """Returns a window in minutes; None for an invalid one."""
+    if window.problems():
+        return None
     last = _DAY - 1 if window.end == _MIDNIGHT else _minute(window.end)
     days = frozenset(DAYS.index(day.lower()) for day in window.days) or frozenset(range(7))
     return _Span(_minute(window.start), last, days)
@@ -119,13 +126,14 @@ def _holds(spans: Sequence[_Span], zone: ZoneInfo, instant: datetime) -> bool:
     return any(span.holds(local.weekday(), local.hour * 60 + local.minute) for span in spans)
 
 
-def _candidates(spans: Sequence[_Span], zone: ZoneInfo, day: date) -> list[datetime]:
+@lru_cache(maxsize=_REMEMBERED)
+def _candidates(spans: tuple[_Span, ...], zone: ZoneInfo, day: date) -> tuple[datetime, ...]:
     """Returns every instant of a local day at which a window may open or close, ascending: its times, midnight, and clock changes."""
     minutes = {0} | {span.first for span in spans} | {(span.last + 1) % _DAY for span in spans}
     # Where the clock skips midnight, one of the instants nearby is on the day before, among whose candidates it would be out of order.
     found = {instant for minute in minutes for instant in _instants(zone, day, minute) if instant.astimezone(zone).date() == day}
     found.update(_clock_changes(zone, day))
-    return sorted(found)
+    return tuple(sorted(found))
 
 
 def _instants(zone: ZoneInfo, day: date, minute: int) -> Iterator[datetime]:
