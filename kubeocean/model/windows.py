@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from attrs import field, frozen
+from attrs import frozen
 
 _TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
 _MIDNIGHT: Final = "24:00"
@@ -34,7 +34,7 @@ class TimeWindow:
 
     start: str
     end: str
-    days: Sequence[str] = field(default=(), converter=tuple)
+    days: tuple[str, ...] = ()
 
     def problems(self) -> list[str]:
         """Returns the problems of the window, in sentences without a subject."""
