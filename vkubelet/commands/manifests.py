@@ -47,7 +47,7 @@ def _rule(rule: Json) -> str:
 
 
 def _listed(values: Sequence[str]) -> str:
-    return "[" + ", ".join(value or '""' for value in values) + "]"
+    return "[" + ", ".join(f'"{value}"' if value in ("", "*") else value for value in values) + "]"
 
 
 def _comment(text: str) -> str:
