@@ -124,8 +124,8 @@ def charts_page() -> str:
         "# Chart values",
         MADE.format(source="the `values.yaml` of the charts"),
         "",
-        "Helm rejects an unknown name and an invalid value. Which values to consider is explained by [Install](../lease/install.md) for the",
-        "first two charts, by [Join a cluster](../fleet/join.md) for those of a fleet.",
+        "Helm rejects an unknown name and an invalid value. [Install](../lease/install.md) explains which values of the first two charts",
+        "to consider, [Join a cluster](../fleet/join.md) those of a fleet.",
     ]
     charts = {
         "kubeocean": "the hub",

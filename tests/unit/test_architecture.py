@@ -74,7 +74,7 @@ BUDGETS = {
     ("agent",): 2000,
     ("gateway",): 900,
     ("webhook",): 250,
-    ("operator", "commands", "cli", "__main__", "settings", "processes"): 2000,
+    ("operator", "commands", "cli", "__main__", "settings", "processes"): 2400,
 }
 """Lines of parts of `fleet`; more of them takes a record in docs/decisions."""
 MADE_BY_TOOLS = {"build", "dist", "__pycache__"}

@@ -28,7 +28,7 @@ PROBE_TIMEOUT: Final = 10.0
 
 @define
 class Log:
-    """Results in the order of the checks; proposed commands of `program` get the flags that select `hub`."""
+    """Results in the order of the checks; proposed commands of `program` get the flags that select `hub`, unless they select a cluster."""
 
     hub: clusters.Choice
     done: list[Checked] = field(factory=list)
@@ -43,8 +43,11 @@ class Log:
 
     def _complete(self, finding: Finding) -> Finding:
         flags = "".join(f" {shlex.quote(word)}" for word in self.hub.arguments)
-        ours = f"{self.program} "
-        return evolve(finding, commands=[f"{each}{flags}" if each.startswith(ours) else each for each in finding.commands])
+        return evolve(finding, commands=[each + flags if self._is_open(each) else each for each in finding.commands])
+
+    def _is_open(self, command: str) -> bool:
+        """Checks for a command of ours that does not select a cluster yet."""
+        return command.startswith(f"{self.program} ") and " --context " not in command
 
     def findings(self, subject: str) -> list[Finding]:
         return [finding for each in self.done if each.subject == subject for finding in each.findings]

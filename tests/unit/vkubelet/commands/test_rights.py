@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from kubeocean.model.crds import POLICIES
-from vkubelet.api.objects import PODS, SECRETS
+from vkubelet.api.objects import CSRS, PODS, SECRETS
 from vkubelet.commands.clusters import Choice
 from vkubelet.commands.rights import missing_right
 
@@ -18,6 +17,6 @@ def test_a_missing_right_is_named_with_the_command_that_grants_it() -> None:
 
 
 def test_custom_resources_and_namespaces_are_written_as_kubectl_reads_them() -> None:
-    assert "--resource=resourceleasingpolicies.cloud.tencent.com" in missing_right(WORKER, "list", POLICIES)
+    assert "--resource=certificatesigningrequests.certificates.k8s.io" in missing_right(WORKER, "list", CSRS)
     one = missing_right(WORKER, "get", SECRETS, namespace="kubeocean-system")
     assert "get secrets in namespace kubeocean-system" in one and "create role reader -n kubeocean-system --verb=get" in one
