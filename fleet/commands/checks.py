@@ -29,6 +29,8 @@ LATE: Final = 0.1
 HERE: Final = "fleet doctor --here --context WORKER"
 DELETING: Final = "Deleting"
 ROTATED: Final = "ClusterCertificateRotated"
+JOINED: Final = "Joined"
+"""Reason of the Event after which nothing is missing any more."""
 _NTP: Final = "timedatectl set-ntp true"
 
 
@@ -153,12 +155,13 @@ def identity(secret: str, cluster: str, entries: Mapping[str, bytes], *, now: da
 
 
 def complaints(events: Iterable[Unknown], *, now: datetime) -> Iterator[Finding]:
-    """Returns the warnings that the agent has recorded in the last minutes."""
-    for each in events:
-        body = Fields(each.body, "", [])
-        at = body.time("lastTimestamp")
-        if at is not None and now - at <= 10 * STALE:
-            yield warning(f"the agent reports {body.text('reason')}: {body.text('message')}")
+    """Returns the warnings that the agent has recorded in the last minutes, and after it has joined."""
+    found = [Fields(each.body, "", []) for each in events]
+    joined = max((each.text("lastTimestamp") for each in found if each.text("reason") == JOINED), default="")
+    for each in found:
+        at = each.time("lastTimestamp")
+        if each.text("type") == "Warning" and at is not None and now - at <= 10 * STALE and each.text("lastTimestamp") > joined:
+            yield warning(f"the agent reports {each.text('reason')}: {each.text('message')}")
 
 
 def consent(cluster: str, record: ManagedCluster) -> Iterator[Finding]:

@@ -111,7 +111,7 @@ class WorkerExamination:
         return checks.process(key, deployment, lease, now=self.clock.now(), kubectl=self.reader.choice.kubectl)
 
     async def _reports(self) -> Iterable[Finding]:
-        about = f"involvedObject.kind=Deployment,involvedObject.name={keys.AGENT},type=Warning"
+        about = f"involvedObject.kind=Deployment,involvedObject.name={keys.AGENT}"
         return checks.complaints(await self.reader.list(objects.EVENTS, Selection(self.namespace, fields=about)), now=self.clock.now())
 
     async def _rights(self, agent: Agent) -> Iterable[Finding]:

@@ -181,9 +181,14 @@ def test_f_15_a_certificate_that_ends_is_named(stored: dict[str, bytes], days: i
     assert "PRIVATE KEY" not in problem
 
 
-def test_f_15_recent_warnings_of_the_agent_are_shown() -> None:
-    events = [{"reason": "Denied", "message": "not ours", "lastTimestamp": at} for at in ("2026-01-01T11:59:00Z", "2026-01-01T11:00:00Z")]
-    assert only(checks.complaints(map(unknown, events), now=NOW)) == ("warning", "the agent reports Denied: not ours", "")
+def event(reason: str, at: str, type_: str = "Warning") -> Any:
+    return unknown({"type": type_, "reason": reason, "message": "not ours", "lastTimestamp": f"2026-01-01T{at}:00Z"})
+
+
+def test_f_15_warnings_of_the_agent_are_shown_until_it_has_joined() -> None:
+    events = [event("Denied", "11:59"), event("Denied", "11:00"), event("Joining", "11:59", "Normal")]
+    assert only(checks.complaints(events, now=NOW)) == ("warning", "the agent reports Denied: not ours", "")
+    assert only(checks.complaints([*events, event("Joined", "11:59", "Normal")], now=NOW)) == ("", "", "")
 
 
 @pytest.mark.parametrize(
