@@ -105,14 +105,15 @@ def records(managed: ManagedCluster | None, member: MemberCluster | None, *, kub
 def state(view: View, managed: ManagedCluster | None, *, pending: bool) -> Iterator[Finding]:
     """Returns what keeps a cluster from being joined and healthy; `pending` is whether a request of it waits for approval."""
     conditions = managed.conditions if managed is not None else ()
-    accept, consent = f"fleet accept {view.name}", condition_of(conditions, HUB_ACCEPTED)
+    accept, prepared = f"fleet accept {view.name}", condition_of(conditions, HUB_ACCEPTED)
     if view.leaving:
         left = condition_of(conditions, DELETING)
         yield warning(f"it is being removed{f': {left.message}' if left and left.message else ''}", f"fleet leave {view.name}")
     elif not view.accepted:
         yield warning(f"the hub does not accept it{'; a request waits for approval' if pending else ''}", accept)
-    elif consent is not None and consent.status == "False":
-        yield error(f"the hub cannot prepare it: {consent.message}", *consent.message.partition("run: ")[2:])
+    elif prepared is not None and prepared.status == "False":
+        remedy = prepared.message.partition("run: ")[2]
+        yield error(f"the hub cannot prepare it: {prepared.message}", *([remedy] if remedy else []))
     elif not view.joined:
         yield warning("a request waits for approval", accept) if pending else error("its agent has not joined; examine it", HERE)
     else:

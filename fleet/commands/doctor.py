@@ -3,6 +3,7 @@
 Invariant: nothing is written but reviews. A check whose input may not be read is skipped, and names the right.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -43,7 +44,8 @@ def shown(terminal: Terminal, done: Sequence[Checked]) -> list[Json]:
     """Prints the results of checks; returns them as JSON."""
     for line in blocks(done, wide=True):
         terminal.write_line(line)
-    return [attrs.asdict(each, recurse=True) for each in done]
+    made: list[Json] = json.loads(json.dumps([attrs.asdict(each, recurse=True) for each in done]))
+    return made
 
 
 @define(kw_only=True)

@@ -109,8 +109,8 @@ async def test_a_laptop_joins_and_leaves_as_the_tutorial_shows(pair: Pair) -> No
             assert "public key   sha256:" in out and f"ManagedCluster {NAME}: accepted" in out
 
             async def joined() -> bool:
-                found = await pair.conditions()
-                return found.get("ManagedClusterJoined") == found.get(AVAILABLE) == "True"
+                found, record = await pair.conditions(), await get(pair.hub, "managedcluster", NAME)
+                return found.get("ManagedClusterJoined") == found.get(AVAILABLE) == "True" and "allocatable" in record["status"]
 
             await eventually(joined, "the laptop has joined", seconds=LONG, every=0.5)
         out = await shell.run(block(page, 4))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+import yaml
+
 from fleet.api import keys
 from tests.integration.fleet.player import CLUSTERS, CSRS, Body, Caller, gone, joined, new_key, request_certificate
 from tests.support.command import run_command
@@ -61,6 +63,8 @@ async def test_f_15_doctor_names_prepared_faults_with_their_remedies(
 
 async def test_f_15_what_a_user_may_not_read_is_skipped_and_named(prepared: ControlPlane) -> None:
     code, results = await examined(prepared, user="nobody")
+    as_yaml = await run_command("fleet", "doctor", "-o", "yaml", "--kubeconfig", str(prepared.client_config("nobody")))
+    assert yaml.safe_load(as_yaml.stdout) == results
     assert code == 0 and not [each for each in results if each["findings"]]
     skipped = {each["check"]: each["skipped"] for each in results}
     assert not skipped["API server"] and "you may not get customresourcedefinitions.apiextensions.k8s.io" in skipped["definitions"]
