@@ -86,9 +86,9 @@ def requests(listed: Iterable[ClientRequest], clusters: Collection[str], *, kube
 
 
 def orphans(owned: Iterable[tuple[Resource[Unknown], Unknown, str]], clusters: Collection[str], *, kubectl: str) -> Iterator[Finding]:
-    """Returns the objects, each with the cluster that it belongs to, whose cluster has no record."""
+    """Returns the objects, each with the cluster that it belongs to, whose cluster has no record; not those that are being deleted."""
     for resource, obj, cluster in owned:
-        if cluster not in clusters:
+        if cluster not in clusters and obj.metadata.deletion_timestamp is None:
             where = f" -n {obj.metadata.namespace}" if obj.metadata.namespace else ""
             name = obj.metadata.name
             what = f"{resource.kind} {obj.key} is left of cluster {cluster}, which the hub does not have any more; delete it"

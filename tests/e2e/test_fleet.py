@@ -166,7 +166,8 @@ async def test_helm_joins_both_clusters_and_an_upgrade_loses_no_lease(pair: Pair
         return (await pair.conditions()).get(AVAILABLE) == "True"
 
     async def requested() -> bool:
-        return bool(await items(pair.hub, "csr", "-l", f"open-cluster-management.io/cluster-name={NAME}"))
+        listed = await items(pair.hub, "csr", "-l", f"open-cluster-management.io/cluster-name={NAME}")
+        return any(not (each.get("status") or {}).get("conditions") for each in listed)
 
     seen: list[str] = []
     try:

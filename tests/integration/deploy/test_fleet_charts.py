@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
 import pytest
 import yaml
 
@@ -124,16 +125,21 @@ def test_definitions_are_those_of_the_package_and_remain(helm: str) -> None:
         assert not [each for each in rendered(helm, chart, {"crds": {"install": False}}) if each["kind"] == "CustomResourceDefinition"]
 
 
+def plain(settings: Any) -> Any:
+    """Settings as JSON: lists are lists, whatever they were made of."""
+    return json.loads(json.dumps(attrs.asdict(settings)))
+
+
 def test_the_processes_read_the_settings_that_the_values_mean(helm: str) -> None:
     hub = read_hub_settings(settings_of(helm, FLEET_HUB, EVERYTHING[FLEET_HUB]))
     own = hub.hub
-    assert (own.namespace, own.profile_namespace, own.auto_approve_users) == ("fleet-system", "inventory", ("trusted",))
+    assert (own.namespace, own.profile_namespace, [*own.auto_approve_users]) == ("fleet-system", "inventory", ["trusted"])
     assert (own.heartbeat_threshold, own.force_leave_after, hub.log.level) == (30, 60, "DEBUG")
-    assert read_hub_settings(settings_of(helm, FLEET_HUB, {})) == read_hub_settings({})
+    assert plain(read_hub_settings(settings_of(helm, FLEET_HUB, {}))) == plain(read_hub_settings({}))
     agent = read_agent_settings(settings_of(helm, FLEET_AGENT, EVERYTHING[FLEET_AGENT])).agent
     assert (agent.cluster, agent.labels, agent.client_cert_expiration) == ("laptop", {"site": "berlin"}, 7200)
     assert agent.client_configs[0].url == "https://laptop.example.com:6443" and agent.managed_clusters_group
-    assert read_agent_settings(settings_of(helm, FLEET_AGENT, {})) == read_agent_settings({"agent": {"cluster": "laptop"}})
+    assert plain(read_agent_settings(settings_of(helm, FLEET_AGENT, {}))) == plain(read_agent_settings({"agent": {"cluster": "laptop"}}))
 
 
 def secrets(helm: str, values: Body) -> dict[str, Body]:
@@ -167,7 +173,7 @@ WRONG = [
     (FLEET_AGENT, {"door": "window"}, "/door"),
     (FLEET_AGENT, {"bootstrapSecrets": []}, "/bootstrapSecrets"),
     (FLEET_AGENT, {"clientCertExpiration": 60}, "/clientCertExpiration"),
-    (FLEET_AGENT, {"annotations": {"x": "y"}}, "annotations"),
+    (FLEET_AGENT, {"annotations": {"x": "y"}}, "/annotations"),
     (FLEET_AGENT, {"clientConfigs": [{"url": "http://x"}]}, "/clientConfigs/0/url"),
     (FLEET_AGENT, {"logLevel": "info"}, "/logLevel"),
 ]

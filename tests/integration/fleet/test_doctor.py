@@ -10,7 +10,7 @@ import yaml
 from fleet.api import keys
 from tests.integration.fleet.player import CLUSTERS, CSRS, Body, Caller, gone, joined, new_key, request_certificate
 from tests.support.command import run_command
-from tests.support.program import Program
+from tests.support.program import LONG, Program
 from vkubelet.testing.cluster import ControlPlane
 
 ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
@@ -18,7 +18,7 @@ ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 
 async def examined(cluster: ControlPlane, *flags: str, user: str = "") -> tuple[int, list[Body]]:
     kubeconfig = cluster.client_config(user) if user else cluster.kubeconfig
-    ran = await run_command("fleet", "doctor", "-o", "json", "--kubeconfig", str(kubeconfig), *flags)
+    ran = await run_command("fleet", "doctor", "-o", "json", "--kubeconfig", str(kubeconfig), *flags, within=LONG)
     assert ran.code in (0, 1), ran.stderr
     return ran.code, json.loads(ran.stdout)
 
@@ -63,7 +63,7 @@ async def test_f_15_doctor_names_prepared_faults_with_their_remedies(
 
 async def test_f_15_what_a_user_may_not_read_is_skipped_and_named(prepared: ControlPlane) -> None:
     code, results = await examined(prepared, user="nobody")
-    as_yaml = await run_command("fleet", "doctor", "-o", "yaml", "--kubeconfig", str(prepared.client_config("nobody")))
+    as_yaml = await run_command("fleet", "doctor", "-o", "yaml", "--kubeconfig", str(prepared.client_config("nobody")), within=LONG)
     assert yaml.safe_load(as_yaml.stdout) == results
     assert code == 0 and not [each for each in results if each["findings"]]
     skipped = {each["check"]: each["skipped"] for each in results}

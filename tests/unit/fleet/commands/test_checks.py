@@ -113,6 +113,8 @@ def test_f_15_objects_of_clusters_that_are_gone_are_listed() -> None:
     level, problem, command = only(checks.orphans(owned, {"w1"}, kubectl="kubectl"))
     assert level == "warning" and "RoleBinding w2/b is left of cluster w2" in problem
     assert command == "kubectl delete rolebindings b -n w2"
+    leaving = unknown({"metadata": {"name": "r", "deletionTimestamp": "2026-01-01T11:00:00Z"}})
+    assert only(checks.orphans([(CLUSTERROLES, leaving, "w1")], set(), kubectl="kubectl")) == ("", "", "")
 
 
 def test_f_21_fields_that_do_not_parse_are_named() -> None:
