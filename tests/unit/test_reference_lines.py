@@ -187,6 +187,7 @@ NOT_REASONS = {
         "KubeFleet",
         "MemberAgent",
         "RoleBinding",
+        "SelfSubjectReview",
         "ServiceAccount",
         "TokenRequest",
     ),
