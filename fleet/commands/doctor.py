@@ -22,10 +22,7 @@ from vkubelet.api.objects import Json, Key, Resource, Unknown
 from vkubelet.api.rbac import Rule, checks_of
 from vkubelet.client.rest import Selection
 from vkubelet.clock import Clock, SystemClock
-from vkubelet.commands import clusters, examination
-from vkubelet.commands.examination import Log
-from vkubelet.commands.findings import Checked, Finding, blocks
-from vkubelet.commands.rights import Reader
+from vkubelet.commands import clusters, examination, findings, rights
 from vkubelet.commands.terminal import Terminal
 from vkubelet.errors import NotFound
 
@@ -40,9 +37,9 @@ _OF_A_CLUSTER: Final[Sequence[Resource[Unknown]]] = (
 """Kinds of the objects that the hub creates for each cluster and deletes with it; the namespace of a cluster stays."""
 
 
-def shown(terminal: Terminal, done: Sequence[Checked]) -> list[Json]:
+def shown(terminal: Terminal, done: Sequence[findings.Checked]) -> list[Json]:
     """Prints the results of checks; returns them as JSON."""
-    for line in blocks(done, wide=True):
+    for line in findings.blocks(done, wide=True):
         terminal.write_line(line)
     made: list[Json] = json.loads(json.dumps([attrs.asdict(each, recurse=True) for each in done]))
     return made
@@ -52,8 +49,8 @@ def shown(terminal: Terminal, done: Sequence[Checked]) -> list[Json]:
 class HubExamination:
     """Examines the hub; `rules` are those of the process in `namespace`."""
 
-    reader: Reader
-    log: Log
+    reader: rights.Reader
+    log: examination.Log
     rules: Sequence[Rule]
     namespace: str
     clock: Clock
@@ -91,33 +88,33 @@ class HubExamination:
                 return None
             raise
 
-    async def _definitions(self) -> Iterable[Finding]:
-        found: list[Finding] = []
+    async def _definitions(self) -> Iterable[findings.Finding]:
+        found: list[findings.Finding] = []
         for each in DEFINED:
             if each != CLUSTERCLAIMS:
                 ours = decode_yaml(definition(each))
                 found += await examination.definition(self.reader, ours, kubectl=self.kubectl, install=INIT)
         return found
 
-    async def _process(self) -> Iterable[Finding]:
+    async def _process(self) -> Iterable[findings.Finding]:
         key = Key(self.namespace, keys.HUB)
         deployment, lease = await self.reader.get(objects.DEPLOYMENTS, key), await self.reader.get(CLUSTER_LEASES, key)
         return checks.process(key, deployment, lease, now=self.clock.now(), kubectl=self.kubectl)
 
-    async def _rights(self) -> Iterable[Finding]:
+    async def _rights(self) -> Iterable[findings.Finding]:
         account = Key(self.namespace, keys.HUB)
         if await self.reader.get(objects.DEPLOYMENTS, account) is None:
             raise clusters.CommandFailed("the user of the process is unknown, as it has no Deployment")
         return checks.rights(account, await examination.lacking(self.reader, account, checks_of(self.rules)), remedy=INIT)
 
-    async def _admission(self) -> Iterable[Finding]:
+    async def _admission(self) -> Iterable[findings.Finding]:
         wanted = [(each["kind"], each["metadata"]["name"]) for each in decode_yaml_documents(admission_policies()) if each]
         found = set()
         for resource in (objects.ADMISSIONPOLICIES, objects.ADMISSIONPOLICYBINDINGS):
             found |= {(resource.kind, each.metadata.name) for each in await self.reader.list(resource)}
         return checks.admission(wanted, found)
 
-    async def _read(self) -> Iterable[Finding]:
+    async def _read(self) -> Iterable[findings.Finding]:
         """Reads the records and requests for the checks that follow."""
         self._requests = [ClientRequest.parse(each) for each in await self.reader.list(objects.CSRS, Selection(labels=keys.CLUSTER_NAME))]
         managed, members = [await self._listed(each) for each in (MANAGEDCLUSTERS, MEMBERCLUSTERS)]
@@ -133,11 +130,11 @@ class HubExamination:
             raise clusters.CommandFailed("the records of clusters were not read")
         return managed, members
 
-    async def _foreign(self) -> Iterable[Finding]:
+    async def _foreign(self) -> Iterable[findings.Finding]:
         self._known()
         return checks.requests(self._requests, self._managed, kubectl=self.kubectl)
 
-    async def _orphans(self) -> Iterable[Finding]:
+    async def _orphans(self) -> Iterable[findings.Finding]:
         managed, members = self._known()
         kubectl, ours = self.kubectl, Selection(labels=keys.CLUSTER_NAME)
         listed = [(kind, each) for kind in _OF_A_CLUSTER for each in await self.reader.list(kind, ours)]
@@ -152,10 +149,10 @@ class HubExamination:
             found += checks.orphans(copies, self._managed, kubectl=kubectl)
         return found
 
-    async def _fields(self, name: str) -> Iterable[Finding]:
+    async def _fields(self, name: str) -> Iterable[findings.Finding]:
         return checks.records(self._managed.get(name), self._members.get(name), kubectl=self.kubectl)
 
-    async def _state(self, name: str) -> Iterable[Finding]:
+    async def _state(self, name: str) -> Iterable[findings.Finding]:
         managed = self._managed.get(name)
         pending = any(each.cluster == name and not each.decided and not content_flaw(each) for each in self._requests)
         return checks.state(view_of(managed, self._members.get(name)), managed, pending=pending)
@@ -177,8 +174,8 @@ class Doctor:
 
     async def run(self) -> list[Json]:
         """Prints the results of all checks; returns them. Raises VKubeletError."""
-        log = Log(self.choice, program=PROGRAM)
+        log = examination.Log(self.choice, program=PROGRAM)
         async with clusters.opened(self.choice) as hub:
-            reader = Reader(hub, self.choice)
+            reader = rights.Reader(hub, self.choice)
             await HubExamination(reader=reader, log=log, rules=self.rules, namespace=self.namespace, clock=self.clock).run()
         return shown(self.terminal, log.done)

@@ -22,10 +22,7 @@ from vkubelet.api.rbac import Rule, checks_of
 from vkubelet.client.connection import Connection, connection_from_kubeconfig
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock, SystemClock
-from vkubelet.commands import clusters, examination
-from vkubelet.commands.examination import Log
-from vkubelet.commands.findings import Finding, error, warning
-from vkubelet.commands.rights import Reader
+from vkubelet.commands import clusters, examination, findings, rights
 from vkubelet.commands.terminal import Terminal
 from vkubelet.control.certificates import CERTIFICATE, KEY, PairSecret
 from vkubelet.errors import NotFound, SettingsError, Unauthorized
@@ -71,8 +68,8 @@ def _server_of(kubeconfig: JsonView) -> object:
 class WorkerExamination:
     """Examines the agent in a namespace of the worker."""
 
-    reader: Reader
-    log: Log
+    reader: rights.Reader
+    log: examination.Log
     read: Read
     namespace: str
     clock: Clock
@@ -94,27 +91,27 @@ class WorkerExamination:
         for secret in self._agent.secrets:
             await check(f"hub of Secret {secret}", "connection", self._hub(self._agent, secret))
 
-    async def _settings(self) -> Iterable[Finding]:
+    async def _settings(self) -> Iterable[findings.Finding]:
         found = await self.reader.get(objects.CONFIGMAPS, Key(self.namespace, keys.AGENT))
         if found is None:
-            return [error(f"namespace {self.namespace} has no agent; {JOIN}")]
+            return [findings.error(f"namespace {self.namespace} has no agent; {JOIN}")]
         try:
             self._agent = self.read(decode_yaml((found.body.get("data") or {}).get(SETTINGS, "{}")) or {})
         except (SettingsError, yaml.YAMLError) as problem:
             edit = f"{self.reader.choice.kubectl} edit configmap -n {self.namespace} {keys.AGENT}"
-            return [error(f"ConfigMap {found.key}, key {SETTINGS}: {problem}", edit)]
+            return [findings.error(f"ConfigMap {found.key}, key {SETTINGS}: {problem}", edit)]
         return ()
 
-    async def _process(self) -> Iterable[Finding]:
+    async def _process(self) -> Iterable[findings.Finding]:
         key = Key(self.namespace, keys.AGENT)
         deployment, lease = await self.reader.get(objects.DEPLOYMENTS, key), await self.reader.get(CLUSTER_LEASES, key)
         return checks.process(key, deployment, lease, now=self.clock.now(), kubectl=self.reader.choice.kubectl)
 
-    async def _reports(self) -> Iterable[Finding]:
+    async def _reports(self) -> Iterable[findings.Finding]:
         about = f"involvedObject.kind=Deployment,involvedObject.name={keys.AGENT}"
         return checks.complaints(await self.reader.list(objects.EVENTS, Selection(self.namespace, fields=about)), now=self.clock.now())
 
-    async def _rights(self, agent: Agent) -> Iterable[Finding]:
+    async def _rights(self, agent: Agent) -> Iterable[findings.Finding]:
         account = Key(self.namespace, keys.AGENT)
         lacking = await examination.lacking(self.reader, account, checks_of(agent.rules))
         return checks.rights(account, lacking, remedy=f"fleet join --hub URL --name {agent.cluster} --token TOKEN --ca-hash HASH")
@@ -123,40 +120,40 @@ class WorkerExamination:
         with clusters.explained(self.reader.choice):
             return await PairSecret(self.reader.client, Key(self.namespace, name)).load()
 
-    async def _certificate(self, agent: Agent) -> Iterable[Finding]:
+    async def _certificate(self, agent: Agent) -> Iterable[findings.Finding]:
         self._entries = await self._secret(keys.HUB_SECRET)
         return checks.identity(f"{self.namespace}/{keys.HUB_SECRET}", agent.cluster, self._entries, now=self.clock.now())
 
     # --- The hub, as the agent reaches it -----------------------------------------------------------------------------------------------
 
-    async def _hub(self, agent: Agent, secret: str) -> Iterable[Finding]:
+    async def _hub(self, agent: Agent, secret: str) -> Iterable[findings.Finding]:
         where = f"Secret {self.namespace}/{secret}"
         bootstrap = (await self._secret(secret)).get("kubeconfig", b"")
         if not bootstrap:
-            return [error(f'{where} does not exist, or has no key "kubeconfig"; {JOIN}')]
+            return [findings.error(f'{where} does not exist, or has no key "kubeconfig"; {JOIN}')]
         token = (await self._secret(agent.token)).get("token", b"") if agent.token else b""
         try:
             first = connection_from_kubeconfig(bootstrap)
             connection = connection_from_kubeconfig(issued_kubeconfig(bootstrap, self._entries, token=token))
         except SettingsError as problem:
-            return [error(f"{where}, key kubeconfig: {problem}; {JOIN}")]
+            return [findings.error(f"{where}, key kubeconfig: {problem}; {JOIN}")]
         if first.expires is not None and first.expires <= self.clock.now() and CERTIFICATE not in self._entries and not agent.member:
-            return [error(f"the token in {where} has expired, and the agent has no certificate; {JOIN}")]
+            return [findings.error(f"the token in {where} has expired, and the agent has no certificate; {JOIN}")]
         return await self._asked(agent, connection, where)
 
-    async def _asked(self, agent: Agent, connection: Connection, where: str) -> Iterable[Finding]:
+    async def _asked(self, agent: Agent, connection: Connection, where: str) -> Iterable[findings.Finding]:
         choice = evolve(self.reader.choice, what=f"hub {connection.url}", flags=where, kubeconfig=None, context="")
         async with Client(connection, clock=self.clock) as hub:
-            found = await examination.server(Reader(hub, choice), self.clock)
-            if agent.member or any(each.level.value == "error" for each in found):
+            found = await examination.server(rights.Reader(hub, choice), self.clock)
+            if agent.member or any(each.level is findings.Level.ERROR for each in found):
                 return found
             try:
                 with clusters.explained(choice, passing=(NotFound, Unauthorized)):
                     record = ManagedCluster.parse(await hub.get(MANAGEDCLUSTERS, agent.cluster))
             except NotFound:
-                return [*found, warning(f"the hub has no ManagedCluster {agent.cluster}; the agent creates it when it may")]
+                return [*found, findings.warning(f"the hub has no ManagedCluster {agent.cluster}; the agent creates it when it may")]
             except Unauthorized:
-                return [*found, error(f"the hub {connection.url} refuses the identity of the agent; {JOIN}")]
+                return [*found, findings.error(f"the hub {connection.url} refuses the identity of the agent; {JOIN}")]
         return [*found, *checks.consent(agent.cluster, record)]
 
 
@@ -172,8 +169,8 @@ class DoctorHere:
 
     async def run(self) -> list[Json]:
         """Prints the results of all checks; returns them. Raises VKubeletError."""
-        log = Log(self.choice, program=PROGRAM)
+        log = examination.Log(self.choice, program=PROGRAM)
         async with clusters.opened(self.choice) as worker:
-            reader = Reader(worker, self.choice)
+            reader = rights.Reader(worker, self.choice)
             await WorkerExamination(reader=reader, log=log, read=self.read, namespace=self.namespace, clock=self.clock).run()
         return shown(self.terminal, log.done)
