@@ -8,6 +8,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 NODES ?= 1
 SIMULATED ?= 0
+JOINED ?= 0
 SCENES ?=
 MINUTES ?= 10
 SEED ?=
@@ -23,6 +24,7 @@ help:
 	@echo 'make demo              two clusters, a real worker node, a binding, a workload; leaves them running'
 	@echo 'make up [NODES=1]      the development clusters only: build/dev/hub.kubeconfig, build/dev/worker.kubeconfig'
 	@echo '        [SIMULATED=0]  additional nodes without containers, simulated by KWOK'
+	@echo '        [JOINED=0]     additional clusters that are joined to the hub as a fleet'
 	@echo 'make down              stops and removes everything that demo and up have started'
 	@echo 'make check             format, lint, types, layers, language, unit tests; about a minute'
 	@echo 'make docs              write the reference pages that are generated from the code'
@@ -44,6 +46,7 @@ demo:
 
 up: .venv/.stamp
 	@$(RUN) -m vkubelet.testing.cluster up --nodes $(NODES) --simulated $(SIMULATED)
+	@if [ $(JOINED) != 0 ]; then $(RUN) deploy/dev/joined.py $(JOINED); fi
 
 down:
 	@if [ -x $(RUN) ]; then $(RUN) -m vkubelet.testing.cluster down; else echo 'nothing to stop: there is no .venv'; fi
@@ -102,6 +105,7 @@ check-lint: .venv/.stamp
 
 docs: .venv/.stamp
 	@$(RUN) deploy/dev/reference.py
+	@$(RUN) deploy/dev/fleet_reference.py
 	@$(RUN) deploy/dev/definitions.py
 	@$(RUN) -m tests.faults table
 

@@ -7,7 +7,7 @@ only a terminal needs, and each command imports its own module alone.
 import argparse
 import importlib.metadata
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,10 @@ from vkubelet.cli import guarded, settings_data
 from vkubelet.errors import SettingsError
 
 if TYPE_CHECKING:
+    from fleet.commands.output import Command
+    from vkubelet.api.objects import JsonView
     from vkubelet.commands.clusters import Choice
+    from vkubelet.commands.terminal import Terminal
 
 _TIMEOUT = 600.0
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -39,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     _add_accept(commands.add_parser("accept", help="accept clusters on the hub, after their requests were shown"))
     _add_deny(commands.add_parser("deny", help="deny clusters, which revokes their access to the hub"))
     _add_get(commands.add_parser("get", help="list clusters, with what is wrong and what to do"))
+    _add_doctor(commands.add_parser("doctor", help="examine a hub or a worker, and show each problem with the commands that correct it"))
     _add_leave(commands.add_parser("leave", help="remove a cluster from the hub, or the agent from a worker"))
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(call=lambda _: print(importlib.metadata.version("vkubelet")))
@@ -315,3 +319,49 @@ def _command_leave(arguments: argparse.Namespace) -> None:
             terminal=terminal,
         ),
     )
+
+
+# --- fleet doctor -------------------------------------------------------------------------------------------------------------------------
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--here", action="store_true", help="examine the agent in a worker, and its hub, instead of a hub")
+    parser.add_argument("--namespace", default="fleet-system", metavar="NS", help="namespace of the process (default fleet-system)")
+    _add_cluster(parser, "hub, or with --here of the worker")
+    parser.set_defaults(call=_command_doctor)
+
+
+def _command_doctor(arguments: argparse.Namespace) -> None:
+    from fleet.commands.output import execute
+
+    results = execute(arguments.output, _doctor_here(arguments) if arguments.here else _doctor_of_hub(arguments))
+    if any(finding["level"] == "error" for each in results for finding in each["findings"]):
+        sys.exit(1)
+
+
+def _doctor_of_hub(arguments: argparse.Namespace) -> "Callable[[Terminal], Command]":
+    from fleet.commands.doctor import Doctor
+    from fleet.core.rights import hub_rules
+
+    choice, namespace = _choice(arguments, "hub"), arguments.namespace
+    return lambda terminal: Doctor(choice=choice, rules=hub_rules(namespace=namespace), namespace=namespace, terminal=terminal)
+
+
+def _doctor_here(arguments: argparse.Namespace) -> "Callable[[Terminal], Command]":
+    from fleet.agent.rights import agent_rules
+    from fleet.agent.settings import KUBEFLEET, read_agent_settings
+    from fleet.commands.here import Agent, DoctorHere
+
+    def read(data: "JsonView") -> Agent:
+        own = read_agent_settings(data).agent
+        member = own.door == KUBEFLEET
+        return Agent(
+            cluster=own.cluster,
+            secrets=own.bootstrap_secrets,
+            member=member,
+            token=own.token.secret if member else "",
+            rules=agent_rules(own),
+        )
+
+    choice = _choice(arguments, "worker")
+    return lambda terminal: DoctorHere(choice=choice, read=read, namespace=arguments.namespace, terminal=terminal)

@@ -107,7 +107,7 @@ class HttpsServer:
         return self._ports.problem
 
     def serve(self, application: web.Application) -> None:
-        """Sets the application, whose requests are authenticated before all of its own middlewares."""
+        """Sets the application, whose requests are authenticated before all its middlewares."""
         application.middlewares.insert(0, self._authenticated)
         self._application = application
 

@@ -8,7 +8,7 @@ import logging
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import MappingProxyType, TracebackType
@@ -72,6 +72,13 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line)
+
+
+def few(names: Iterable[str], most: int = 3, *, separator: str = ", ") -> str:
+    """Joins some names for a message: `a, b, c and 4 more`."""
+    found = list(names)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return separator.join(found[:most]) + more
 
 
 def configure(level: str = "INFO", stream: TextIO | None = None) -> None:

@@ -12,6 +12,12 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fleet.agent.rights import agent_objects, agent_rules
+from fleet.agent.settings import AgentSettings
+from fleet.api import keys
+from fleet.api.resources import CLUSTERCLAIMS, DEFINED
+from fleet.core import rights
+from fleet.ocm import acceptance
 from kubeocean.rbac import permissions, tenants
 from vkubelet.api.objects import Json
 from vkubelet.api.rbac import RBAC, Rule
@@ -24,14 +30,19 @@ ROOT = Path(__file__).parents[2]
 CHARTS = ROOT / "deploy" / "charts"
 MANIFESTS = ROOT / "deploy" / "manifests"
 CRDS = ROOT / "kubeocean" / "manifests"
+FLEET = ROOT / "fleet" / "manifests"
 HUB, WORKER = CHARTS / "kubeocean", CHARTS / "kubeocean-worker"
+FLEET_HUB, FLEET_AGENT = CHARTS / keys.HUB, CHARTS / keys.AGENT
+ALL = (HUB, WORKER, FLEET_HUB, FLEET_AGENT)
 SPACE = "NAMESPACE"
 MADE = "Made by `make manifests` from kubeocean/rbac/permissions.py and guards.py; change the rights there."
+_OF_A_FLEET = "Made by `make manifests` from the rights in fleet/; change them there."
 _LABELS: Json = {"LABELS": "LABELS"}
-_ACCOUNTS = {HUB.name: "manager.serviceAccount", WORKER.name: "serviceAccount"}
+_ACCOUNTS = {HUB.name: "manager.serviceAccount", WORKER.name: "serviceAccount", keys.HUB: "serviceAccount", keys.AGENT: "serviceAccount"}
 """Values with the annotations of the ServiceAccount."""
 _NODES = "NODES"
 _PRIORITY = "PRIORITY"
+_SECRETS = "secrets-of-the-agent"
 _REQUIRED = {HUB.name: ("--set=image.repository=kubeocean",)}
 """Values without a default, for the plain manifests."""
 
@@ -41,11 +52,14 @@ def files() -> dict[Path, str]:
     return {
         HUB / "files/crds/clusterbindings.yaml": (CRDS / "clusterbindings.yaml").read_text(),
         WORKER / "files/crds/resourceleasingpolicies.yaml": (CRDS / "resourceleasingpolicies.yaml").read_text(),
-        **{chart / "Chart.yaml": chart_file(chart) for chart in (HUB, WORKER)},
+        **{chart / "Chart.yaml": chart_file(chart) for chart in ALL},
         HUB / "templates/rbac.yaml": hub_roles(),
         WORKER / "templates/rbac.yaml": worker_roles(),
         WORKER / "templates/admissionpolicies.yaml": worker_guards(),
         WORKER / "templates/tenants.yaml": worker_tenants(),
+        FLEET_HUB / "templates/rbac.yaml": fleet_hub_roles(),
+        FLEET_AGENT / "templates/rbac.yaml": fleet_agent_roles(),
+        **fleet_manifests(),
     }
 
 
@@ -124,17 +138,67 @@ def _guards_of_tenants() -> tuple[list[Json], list[Json]]:
     return always, [body for body in tenants.tenant_guards(SPACE) if body not in always]
 
 
-def template(objects: Sequence[Json], rules: Sequence[Rule], *, chart: str) -> str:
-    """Renders objects as a chart's template: the namespace and the labels are the chart's."""
+def fleet_manifests() -> dict[Path, str]:
+    """Returns the definitions and admission policies of a fleet, as the package has them."""
+    made = {FLEET_HUB / "files" / f"{name}.yaml": (FLEET / f"{name}.yaml").read_text() for name in ("admissionpolicies", "guardrails")}
+    for each in DEFINED:
+        chart = FLEET_AGENT if each == CLUSTERCLAIMS else FLEET_HUB
+        made[chart / "files" / "crds" / f"{each.plural}.yaml"] = (FLEET / f"{each.plural}.yaml").read_text()
+    return made
+
+
+def fleet_hub_roles() -> str:
+    """Renders the identity of `fleet hub`, the roles that all clusters share, and the identity that asks to join."""
+    account: Json = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": keys.HUB, "namespace": SPACE}}
+    shared = [body for body in acceptance.hub_objects(SPACE) if body["kind"] != "Namespace"]
+    rules = rights.hub_rules(namespace=SPACE)
+    given = (acceptance.registration_rules(), acceptance.work_rules(), acceptance.gateway_rules(SPACE), acceptance.bootstrap_rules())
+    text = template([account, *rights.hub_objects(namespace=SPACE)], rules, chart=keys.HUB)
+    for module in (rights.INVENTORY, rights.KUBEFLEET):
+        without = rights.hub_rules(tuple({rights.INVENTORY, rights.KUBEFLEET} - {module}), namespace=SPACE)
+        text = conditional(text, [rule for rule in rules if rule not in without], condition=f'has "{module}" .Values.modules')
+    granted = template(shared, [rule for each in given for rule in each], chart=keys.HUB, account="")
+    return f"# {_OF_A_FLEET}\n{text}---\n{granted}"
+
+
+def fleet_agent_roles() -> str:
+    """Renders the identity of `fleet agent`."""
+    settings = AgentSettings(cluster="cluster", namespace=SPACE, bootstrap_secrets=(_SECRETS,), cluster_properties=True)
+    objects, rules = [body for body in agent_objects(settings) if body["kind"] != "Namespace"], agent_rules(settings)
+    text = template(objects, rules, chart=keys.AGENT)
+    certificate = [rule for rule in rules if rule.resources == ("secrets",) and _SECRETS not in rule.names]
+    text = conditional(text, certificate, condition='ne .Values.door "kubefleet"')
+    properties = [rule for rule in rules if "clusterproperties" in rule.resources]
+    text = conditional(text, properties, condition=".Values.clusterProperties")
+    text = text.replace(f"[{_SECRETS}]", f'{{{{ include "{keys.AGENT}.secrets" . }}}}')
+    return f"# {_OF_A_FLEET}\n{text}"
+
+
+def conditional(text: str, rules: Sequence[Rule], *, condition: str) -> str:
+    """Makes these rules conditional; those that follow one another have one condition."""
+    begin, end = f"  {{{{- if {condition} }}}}\n", f"  END OF {condition}\n"
+    for rule in rules:
+        role: Json = {"kind": "Role", "metadata": {"namespace": rule.namespace}, "rules": [rule.body]}
+        found = commented([role], [rule]).partition("rules:\n")[2].replace(SPACE, "{{ .Values.namespace.name }}")
+        assert text.count(found) == 1, f"{rule} is granted {text.count(found)} times"
+        text = text.replace(found, begin + found + end)
+    return text.replace(end + begin, "").replace(end, "  {{- end }}\n")
+
+
+def template(objects: Sequence[Json], rules: Sequence[Rule], *, chart: str, account: str | None = None) -> str:
+    """Renders objects as a chart's template: the namespace and the labels are the chart's.
+
+    `account` is the value with the annotations of ServiceAccounts, by default that of the chart; "" for none.
+    """
     labelled = [{**body, "metadata": {**body["metadata"], "labels": _LABELS}} for body in objects]
     text = commented(labelled, rules)
     text = text.replace("    LABELS: LABELS\n", f'    {{{{- include "{chart}.labels" . | nindent 4 }}}}\n')
-    account = "kind: ServiceAccount\nmetadata:\n(?:  .*\n)+"
-    annotations = (
-        f"{{{{- with .Values.{_ACCOUNTS[chart]}.annotations }}}}\n  annotations:\n    {{{{- toYaml . | nindent 4 }}}}\n  {{{{- end }}}}"
-    )
-    text = re.sub(f"^{account}", rf"\g<0>  {annotations}\n", text, flags=re.MULTILINE)
+    value = _ACCOUNTS[chart] if account is None else account
+    if value:
+        annotations = f"{{{{- with .Values.{value}.annotations }}}}\n  annotations:\n    {{{{- toYaml . | nindent 4 }}}}\n  {{{{- end }}}}"
+        text = re.sub("^kind: ServiceAccount\nmetadata:\n(?:  .*\n)+", rf"\g<0>  {annotations}\n", text, flags=re.MULTILINE)
     text = text.replace(f"{permissions.SYNCER}-{SPACE}", f'{{{{ include "{chart}.clusterRole" . }}}}')
+    text = text.replace(f"{keys.AGENT}-{SPACE}", f'{{{{ include "{chart}.clusterRole" . }}}}')
     return text.replace(SPACE, "{{ .Values.namespace.name }}")
 
 

@@ -1,4 +1,4 @@
-"""Writes the pages of docs/reference that follow from YAML: the fields of both custom resources, and the values of both charts.
+"""Writes the pages of docs/reference that follow from YAML: the fields of both custom resources, and the values of all charts.
 
 Invariant: the sentences of a page are those of the definitions; a field of a custom resource without one is an error.
 """
@@ -119,14 +119,21 @@ def messages(schema: JsonView, path: str) -> Iterator[str]:
 
 
 def charts_page() -> str:
-    """Renders every value of both charts with its default and its comment."""
+    """Renders every value of all charts with its default and its comment."""
     lines = [
         "# Chart values",
         MADE.format(source="the `values.yaml` of the charts"),
         "",
-        "Helm rejects an unknown name and an invalid value. [Install](../lease/install.md) explains which values to consider.",
+        "Helm rejects an unknown name and an invalid value. [Install](../lease/install.md) explains which values of the first two charts",
+        "to consider, [Join a cluster](../fleet/join.md) those of a fleet.",
     ]
-    for name, where in (("kubeocean", "the hub"), ("kubeocean-worker", "each worker cluster")):
+    charts = {
+        "kubeocean": "the hub",
+        "kubeocean-worker": "each worker cluster",
+        "fleet-hub": "the hub of a fleet",
+        "fleet-agent": "each cluster of a fleet",
+    }
+    for name, where in charts.items():
         source = f"deploy/charts/{name}/values.yaml"
         lines += ["", f"## `{name}`, for {where}", "", "| value | default | meaning |", "|---|---|---|"]
         lines += [f"| `{path}` | {default} | {cell(text)} |" for path, default, text in values((ROOT / source).read_text())]

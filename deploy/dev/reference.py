@@ -25,8 +25,6 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from fleet.core.rights import hub_rules
-from fleet.settings import HubSettings
 from kubeocean.cli import serving_parser
 from kubeocean.dashboard.command import app
 from kubeocean.metrics import Gauges, ManagerMetrics, SyncerMetrics
@@ -36,6 +34,7 @@ from kubeocean.rbac import kinds, permissions, tenants
 from kubeocean.rbac.guards import guards
 from kubeocean.settings import DashboardSettings, KubeoceanSettings, ManagerSettings
 from vkubelet import api, beneath, client, clock, control, errors, logformat, metrics, provider, stats, streams
+from vkubelet.api.rbac import Rule
 from vkubelet.cli import _parser as runtime_parser
 from vkubelet.errors import VKubeletError
 from vkubelet.metrics import Durations, Metrics, Staleness
@@ -86,9 +85,9 @@ def settings_page() -> str:
     lines += ["", "## `provider:` of minimal", "", "`node`, the name of the node (`minimal`).", ""]
     providers = [(f"`provider:` of {name}", kind) for name, kind in (("mock", Mock.Settings), ("process", Process.Settings))]
     dashboard = [(f"`{path}:` of the manager", kind) for path, kind in sections(DashboardSettings, "dashboard")]
-    for title, kind in (*providers, ("`hub:` of fleet", HubSettings), ("`manager:` of kubeocean", ManagerSettings), *dashboard):
+    for title, kind in (*providers, ("`manager:` of kubeocean", ManagerSettings), *dashboard):
         lines += ["", f"## {title}", "", first_sentence(kind), "", *rows(kind)]
-    more = "In addition, both read `cluster:`, `leader:` (on by default, Lease `kubeocean-manager` or `fleet-hub`), `health:` and `log:`."
+    more = "In addition, the manager reads `cluster:`, `leader:` (on by default, Lease `kubeocean-manager`), `health:` and `log:`."
     return "\n".join([*lines, "", more]) + "\n"
 
 
@@ -107,10 +106,10 @@ def rows(kind: type) -> list[str]:
     assert isinstance(body, ast.ClassDef)
     table = ["| setting | type | default | meaning |", "|---|---|---|---|"]
     for statement, after in zip(body.body, [*body.body[1:], None], strict=True):
-        if not isinstance(statement, ast.AnnAssign) or statement.value is None or _is_section(kind, statement):
+        if not isinstance(statement, ast.AnnAssign) or _is_section(kind, statement):
             continue
         text = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
-        name, default = ast.unparse(statement.target), default_of(statement.value)
+        name, default = ast.unparse(statement.target), default_of(statement.value) if statement.value else "required"
         table.append(f"| `{name}` | {yaml_type(ast.unparse(statement.annotation))} | {default} | {' '.join(str(text).split())} |")
     return table if len(table) > 2 else []
 
@@ -132,8 +131,9 @@ def default_of(value: ast.expr) -> str:
     given = {word.arg: word.value for word in value.keywords} if isinstance(value, ast.Call) else {"default": value}
     if "default" not in given:
         return "`{}`" if ast.unparse(given["factory"]) == "dict" else f"`{ast.unparse(given['factory'])}`"
-    if not isinstance(given["default"], ast.Constant | ast.Dict | ast.Tuple):
-        return DEFAULTS[ast.unparse(given["default"])]
+    text = ast.unparse(given["default"])
+    if text in DEFAULTS or not isinstance(given["default"], ast.Constant | ast.Dict | ast.Tuple):
+        return DEFAULTS[text]
     return f"`{json.dumps(ast.literal_eval(given['default']))}`"
 
 
@@ -289,16 +289,21 @@ def permissions_page() -> str:
         ("In the hub, in addition, for each of `provider.extra_kinds`", permissions.hub_kind_rules(kinds.SHOWN[:1])),
         ("In the hub: ServiceAccount `kubeocean-syncer-<clusterID>`", permissions.hub_rules(binding="NAME")),
         ("In the hub: ServiceAccount `kubeocean-manager`, in addition to those above", own),
-        ("In the hub of a fleet: ServiceAccount `fleet-hub`, with all modules", hub_rules()),
     ):
-        lines += ["", f"## {title}", "", "| where | resources | verbs | reason | bounded by |", "|---|---|---|---|---|"]
-        for rule in rules:
-            where, what = f"`{rule.namespace}`" if rule.namespace else "cluster", ", ".join(map("`{}`".format, rule.resources))
-            lines.append(f"| {where} | {what} | {' '.join(rule.verbs)} | {rule.why} | {rule.bound} |")
+        lines += ["", f"## {title}", "", *rules_table(rules)]
     lines += ["", "## Guards of the worker", "", "| guard | without it | accepted alone |", "|---|---|---|"]
     for guard in (*guards(mount), *tenants.guards_of_tenants(mount), kinds.guard(kinds.SHOWN[0])):
         lines.append(f"| `{guard.name}` | {guard.why} | {'; '.join(rule.message for rule in guard.rules)} |")
     return "\n".join(lines) + "\n"
+
+
+def rules_table(rules: Iterable[Rule]) -> list[str]:
+    """Renders a row for each rule with its reason."""
+    lines = ["| where | resources | verbs | reason | bounded by |", "|---|---|---|---|---|"]
+    for rule in rules:
+        where, what = f"`{rule.namespace}`" if rule.namespace else "cluster", ", ".join(map("`{}`".format, rule.resources))
+        lines.append(f"| {where} | {what} | {' '.join(rule.verbs)} | {rule.why} | {rule.bound} |")
+    return lines
 
 
 def api_page() -> str:
@@ -427,22 +432,14 @@ def flags_of(parser: argparse.ArgumentParser) -> Iterator[str]:
     """Yields a table row for each flag of a parser."""
     for action in parser._actions:
         if action.dest != "help":
-            takes = "" if action.nargs == 0 else f" {'|'.join(action.choices) if action.choices else action.dest.upper()}"
+            takes = "" if action.nargs == 0 else f" {'|'.join(action.choices) if action.choices else action.metavar or action.dest.upper()}"
             yield row(f"{', '.join(action.option_strings)}{takes}".strip(), action.help or "")
 
 
 def pages() -> dict[Path, str]:
     """Renders all pages; returns content by file."""
-    made = {
-        "api": api_page,
-        "settings": settings_page,
-        "errors": errors_page,
-        "metrics": metrics_page,
-        "conformance": conformance_page,
-        "permissions": permissions_page,
-        "cli": cli_page,
-    }
-    return {PAGES / f"{name}.md": page() for name, page in made.items()}
+    made = (api_page, settings_page, errors_page, metrics_page, conformance_page, permissions_page, cli_page)
+    return {PAGES / f"{page.__name__.removesuffix('_page')}.md": page() for page in made}
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ def build(target: Path, helm: str, *, base_url: str) -> None:
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     _, wheel = distributions(ROOT, target, epoch)
-    for chart in (CHARTS["HUB"], CHARTS["WORKER"]):
+    for chart in CHARTS["ALL"]:
         chart_package(helm, chart, target, epoch)
     write_sbom(wheel, target / f"vkubelet-{version}.cdx.json")
     earlier = ROOT / "CHANGELOG.md"

@@ -24,15 +24,17 @@ class Command(Protocol):
         ...
 
 
-def execute(output: str, make: Callable[[Terminal], Command]) -> None:
-    """Runs a command that is made for a terminal; `output` is "" or one of FORMATS. Raises VKubeletError."""
+def execute(output: str, make: Callable[[Terminal], Command]) -> Any:
+    """Runs a command that is made for a terminal; `output` is "" or one of FORMATS. Returns its result. Raises VKubeletError."""
+    results: list[Any] = []
 
     async def run() -> None:
-        result = await make(Terminal(sys.stderr) if output else Terminal.standard()).run()
+        results.append(await make(Terminal(sys.stderr) if output else Terminal.standard()).run())
         if output:
-            Terminal(sys.stdout).write_line(written(result, output))
+            Terminal(sys.stdout).write_line(written(results[0], output))
 
     finish(run())
+    return results[0]
 
 
 def written(result: object, output: str) -> str:

@@ -3,7 +3,7 @@
 Invariant: equal health renders no patch; a message names the invalid field and the remedy.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from attrs import evolve, frozen
@@ -207,10 +207,3 @@ def _condition(kind: str, status: str, reason: str, message: str) -> Json:
 def permitted(message: str) -> str:
     """Returns a message with no more characters than the CustomResourceDefinitions permit for that of a condition."""
     return message if len(message) <= _LONGEST else f"{message[: _LONGEST - 1]}…"
-
-
-def few(names: Iterable[str], most: int = 3, *, separator: str = ", ") -> str:
-    """Joins some names for a message: `a, b, c and 4 more`."""
-    found = list(names)
-    more = f" and {len(found) - most} more" if len(found) > most else ""
-    return separator.join(found[:most]) + more

@@ -16,13 +16,13 @@ from attrs import define, field
 from kubeocean.commands import logs, reading, status
 from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.output import Format, data, in_progress
-from kubeocean.commands.rights import MissingRight, Reader, T
 from kubeocean.doctor.redaction import Redactor
 from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, ClusterBinding
 from kubeocean.worker.cluster import Mount
 from vkubelet.api import objects
 from vkubelet.client.rest import Selection
 from vkubelet.commands import clusters
+from vkubelet.commands.rights import MissingRight, Reader, T
 from vkubelet.errors import ApiError, VKubeletError
 
 _METRICS_PORT = 8080

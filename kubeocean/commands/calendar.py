@@ -13,10 +13,10 @@ from attrs import frozen
 from kubeocean.commands import reading
 from kubeocean.commands.output import Block, Columns, Format, amounts_text, data, in_progress, write
 from kubeocean.commands.reading import Snapshot
-from kubeocean.commands.rights import Reader
 from kubeocean.explain.calendar import Calendar, Change, Edge, Eviction, calendar
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.commands import clusters
+from vkubelet.commands.rights import Reader
 from vkubelet.commands.terminal import Terminal
 from vkubelet.errors import SettingsError
 

@@ -4,9 +4,9 @@ Invariant: nothing is written in either cluster; the output is the lines alone.
 """
 
 from kubeocean.commands import reading
-from kubeocean.commands.rights import Reader
 from kubeocean.model.dns import corefile
 from vkubelet.commands import clusters
+from vkubelet.commands.rights import Reader
 from vkubelet.commands.terminal import Terminal
 
 

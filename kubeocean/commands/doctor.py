@@ -5,19 +5,14 @@ be read is skipped, and names the right.
 """
 
 import asyncio
-import shlex
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Awaitable, Iterable, Sequence
 
-import aiohttp
-from attrs import define, evolve, field, frozen
+from attrs import define, field, frozen
 
 from kubeocean.commands import reading
-from kubeocean.commands.output import Block, Format, data, in_progress, write
-from kubeocean.commands.rights import MissingRight, Reader, missing_right
+from kubeocean.commands.output import Format, data, in_progress, write
 from kubeocean.commands.status import current, unmet
-from kubeocean.doctor import bindings, nodes, servers
-from kubeocean.doctor.findings import Checked, Finding, error
+from kubeocean.doctor import bindings, nodes
 from kubeocean.manager.checks import Findings, check_worker
 from kubeocean.manager.workloads import deployment_name
 from kubeocean.model import keys
@@ -25,68 +20,31 @@ from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, ClusterBinding, defi
 from kubeocean.rbac.permissions import hub_rules
 from kubeocean.worker.connect import Target, find_target
 from vkubelet.api import objects
-from vkubelet.api.codec import decode_json, decode_yaml
+from vkubelet.api.codec import decode_yaml
 from vkubelet.api.objects import Key, Node, Pod, Resource, Unknown
-from vkubelet.api.rbac import Check, checks_of
+from vkubelet.api.rbac import checks_of
 from vkubelet.client.rest import Client, Selection
-from vkubelet.client.transport import Call
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.commands import clusters
+from vkubelet.commands.examination import PROBE_TIMEOUT, Log, lacking, server
+from vkubelet.commands.examination import definition as check_definition
+from vkubelet.commands.findings import Checked, Finding, blocks
+from vkubelet.commands.rights import MissingRight, Reader
 from vkubelet.commands.terminal import Terminal
-from vkubelet.control.rights import lacking_rights
 from vkubelet.errors import ApiError, Forbidden, Unreachable, VKubeletError
 
-OK, SKIPPED = "ok", "skipped"
-_PROBE_TIMEOUT = 10.0
 _PROBED_NODES = 3
 _WORKER_KUBECTL = "kubectl --context CONTEXT"
 _SELF_REVIEWS = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", False, Unknown)
 
 
-@define
-class Log:
-    """Results in the order of the checks; proposed commands of ours get the flags that select `hub`."""
-
-    hub: clusters.Choice
-    done: list[Checked] = field(factory=list)
-
-    async def check(self, subject: str, name: str, work: Awaitable[Iterable[Finding]]) -> None:
-        """Performs a check, or records why it is skipped."""
-        try:
-            self.done.append(Checked(subject=subject, check=name, findings=[self._complete(each) for each in await work]))
-        except (clusters.CommandFailed, ApiError) as error:
-            self.done.append(Checked(subject=subject, check=name, skipped=str(error)))
-
-    def _complete(self, finding: Finding) -> Finding:
-        flags = "".join(f" {shlex.quote(word)}" for word in self.hub.arguments)
-        return evolve(finding, commands=[f"{each}{flags}" if each.startswith("kubeocean ") else each for each in finding.commands])
-
-    def findings(self, subject: str) -> list[Finding]:
-        return [finding for each in self.done if each.subject == subject for finding in each.findings]
-
-
-# --- One API server -----------------------------------------------------------------------------------------------------------------------
-
-
-async def server(reader: Reader, clock: Clock) -> list[Finding]:
-    """Checks the version and the clock of an API server."""
-    call, sent = Call("GET", "/version", "get /version", "get"), clock.now()
-    try:
-        with clusters.explained(reader.choice, passing=Forbidden):
-            async with reader.client.transport.open(call, aiohttp.ClientTimeout(total=_PROBE_TIMEOUT)) as response:
-                received, date = clock.now(), response.headers.get("Date")
-                body = decode_json(await response.read())
-    except clusters.CommandFailed as failure:
-        return [error(str(failure))]
-    title = reader.choice.title
-    return [*servers.version(title, body), *servers.clock(title, servers.answered(date), sent=sent, received=received)]
+# --- The hub ------------------------------------------------------------------------------------------------------------------------------
 
 
 async def definitions(reader: Reader, resource: Resource[Unknown], *, kubectl: str) -> list[Finding]:
     """Checks the CustomResourceDefinition of one of our kinds."""
-    ours = decode_yaml(definition(resource))
-    found = await reader.get(objects.CRDS, ours["metadata"]["name"])
-    return list(servers.definition(reader.choice.title, found.body if found else None, ours, kubectl=kubectl))
+    install = f"{kubectl} apply --server-side --force-conflicts -f kubeocean/manifests/{resource.plural}.yaml"
+    return await check_definition(reader, decode_yaml(definition(resource)), kubectl=kubectl, install=install)
 
 
 @define
@@ -237,11 +195,7 @@ class BindingExamination:
             raise clusters.CommandFailed("the user of the process is unknown, as it has no Deployment")
         spec = deployment.body["spec"]["template"]["spec"]
         account = Key(self.namespace, spec.get("serviceAccountName") or "default")
-        wanted = checks_of(hub_rules(binding=self.binding.name, namespace=self.namespace))
-        try:
-            missing = await lacking_rights(self.hub.client, wanted, review=lambda check: granted(self.hub.client, account, check))
-        except Forbidden as error:
-            raise MissingRight(missing_right(self.hub.choice, "create", objects.SUBJECTACCESSREVIEWS)) from error
+        missing = await lacking(self.hub, account, checks_of(hub_rules(binding=self.binding.name, namespace=self.namespace)))
         return bindings.hub_rights(account, missing, kubectl=self.commands.hub, helm=self.hub.choice.helm)
 
     async def _kubelet_port(self) -> Iterable[Finding]:
@@ -254,10 +208,10 @@ class BindingExamination:
     async def _proxied(self, path: str, right: str) -> ApiError | None:
         """Sends a request through the hub's API server; returns why it was not answered. Raises MissingRight."""
         try:
-            async with asyncio.timeout(_PROBE_TIMEOUT):
+            async with asyncio.timeout(PROBE_TIMEOUT):
                 await self.hub.client.request("GET", path)
         except TimeoutError:
-            return Unreachable(f"get {path}", f"timeout after {_PROBE_TIMEOUT:g} s")
+            return Unreachable(f"get {path}", f"timeout after {PROBE_TIMEOUT:g} s")
         except Forbidden as error:
             # The API server names the resource; the program behind it answers in its own way.
             if right in error.message:
@@ -301,15 +255,6 @@ class BindingExamination:
         return nodes.routed(running, await self._proxied(path, "pods/proxy"), binding=self.binding.name)
 
 
-async def granted(client: Client, account: Key, check: Check) -> bool:
-    """Checks that a ServiceAccount has a right. Raises ApiError."""
-    groups = ["system:serviceaccounts", f"system:serviceaccounts:{account.namespace}", "system:authenticated"]
-    user = f"system:serviceaccount:{account.namespace}:{account.name}"
-    body = {"spec": {"resourceAttributes": check.attributes, "user": user, "groups": groups}}
-    review = await client.create(objects.SUBJECTACCESSREVIEWS, body)
-    return (review.body.get("status") or {}).get("allowed") is True
-
-
 # --- The command --------------------------------------------------------------------------------------------------------------------------
 
 
@@ -338,7 +283,7 @@ class Doctor:
 
     async def examine(self) -> Sequence[Checked]:
         """Performs all checks. Raises CommandFailed."""
-        log = Log(self.hub)
+        log = Log(self.hub, program="kubeocean")
         async with clusters.opened(self.hub) as client:
             reader = Reader(client, self.hub)
             await HubExamination(reader, log, clock=self.clock).run()
@@ -357,30 +302,3 @@ class Doctor:
                 hub, log, binding=binding, known=found, worker=self.worker, namespace=self.namespace, clock=self.clock
             )
             await examined.run()
-
-
-def result(checked: Checked) -> str:
-    """Returns the result as a name (pure)."""
-    if checked.skipped:
-        return SKIPPED
-    return max((each.level for each in checked.findings), key=lambda level: level.value == "error", default=OK)
-
-
-def blocks(done: Sequence[Checked], *, wide: bool) -> Iterator[Block]:
-    """Renders the results by subject; without `wide`, the checks that found nothing are one line (pure)."""
-    for subject, group in groupby(done, key=lambda each: each.subject):
-        results = list(group)
-        yield subject
-        passed = [each.check for each in results if result(each) == OK]
-        if passed:
-            yield f"  ok       {', '.join(passed)}"
-        for each in results:
-            for finding in each.findings:
-                yield f"  {finding.level:<8} {each.check}: {finding.problem}"
-                yield from (f"           $ {command}" for command in finding.commands)
-            if each.skipped:
-                yield f"  {SKIPPED:<8} {each.check}" + (f": {each.skipped}" if wide or len(each.skipped) < 400 else "")
-        yield ""
-    counted = [level for each in done for level in (finding.level.value for finding in each.findings)]
-    skipped = sum(bool(each.skipped) for each in done)
-    yield f"{counted.count('error')} errors, {counted.count('warning')} warnings, {skipped} checks skipped"

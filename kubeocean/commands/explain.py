@@ -12,7 +12,6 @@ from attrs import evolve, frozen
 from kubeocean.commands import reading
 from kubeocean.commands.output import Block, Columns, Format, amount_text, amounts_text, data, fields_of, in_progress, write
 from kubeocean.commands.reading import Snapshot
-from kubeocean.commands.rights import Reader
 from kubeocean.explain.budgets import Budgets
 from kubeocean.explain.lease import LeasedNode
 from kubeocean.explain.node import NodeExplanation, explain_node
@@ -29,6 +28,7 @@ from vkubelet.api.quantity import Resources, parse_resources
 from vkubelet.client.rest import Selection
 from vkubelet.clock import Clock, SystemClock, rfc3339
 from vkubelet.commands import clusters
+from vkubelet.commands.rights import Reader
 from vkubelet.commands.terminal import Terminal
 
 _READING = "reading policies, nodes and pods of both clusters"

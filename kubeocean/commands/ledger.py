@@ -11,7 +11,6 @@ from attrs import frozen
 
 from kubeocean.commands import reading
 from kubeocean.commands.output import Block, Columns, Format, data, write
-from kubeocean.commands.rights import Reader
 from kubeocean.ledger.account import Cell, Ledger, first_hour, without_nodes
 from kubeocean.ledger.text import LONG_HEAD, csv_text, decimals, long_rows, ordered, parse
 from kubeocean.model import keys
@@ -21,6 +20,7 @@ from vkubelet.api.objects import CONFIGMAPS, Json, Key
 from vkubelet.api.quantity import ZERO, Quantity, Resources
 from vkubelet.clock import rfc3339, rfc3339_micro
 from vkubelet.commands import clusters
+from vkubelet.commands.rights import Reader
 from vkubelet.commands.terminal import Terminal
 from vkubelet.errors import SettingsError, VKubeletError
 

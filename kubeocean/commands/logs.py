@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Sequence
 from attrs import frozen
 
 from kubeocean.commands import reading
-from kubeocean.commands.rights import MissingRight, Reader
 from kubeocean.manager.workloads import deployment_name
 from kubeocean.rbac.permissions import MANAGER
 from vkubelet.api.objects import LEASES, PODS, Key, Pod
 from vkubelet.client.rest import Client, Selection
 from vkubelet.commands import clusters
+from vkubelet.commands.rights import MissingRight, Reader
 from vkubelet.commands.terminal import Terminal
 from vkubelet.errors import Forbidden
 

@@ -10,7 +10,6 @@ from typing import TypeVar
 from attrs import evolve, field, frozen
 
 from kubeocean.binding.virtual_nodes import description_of
-from kubeocean.commands.rights import Reader
 from kubeocean.explain.budgets import Budgets
 from kubeocean.explain.lease import Lease, LeasedNode
 from kubeocean.leasing.capacity import Usage
@@ -27,6 +26,7 @@ from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import SystemClock, in_batches
 from vkubelet.commands.clusters import Choice, CommandFailed, connection_of, explained
+from vkubelet.commands.rights import Reader
 from vkubelet.errors import SettingsError
 
 T = TypeVar("T")

@@ -13,7 +13,6 @@ from attrs import define, field, frozen
 
 from kubeocean.commands import reading
 from kubeocean.commands.output import Block, Columns, Format, amount_text, data, in_progress, write
-from kubeocean.commands.rights import Reader
 from kubeocean.leasing.reclaim import LeasedPod
 from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding
@@ -23,6 +22,7 @@ from vkubelet.api.quantity import ZERO, Quantity, Resources, parse_resources, su
 from vkubelet.api.quantity import Format as Unit
 from vkubelet.client.rest import Client
 from vkubelet.commands import clusters
+from vkubelet.commands.rights import Reader
 from vkubelet.commands.terminal import Terminal
 from vkubelet.errors import ApiError, Forbidden, NotFound, VKubeletError
 

@@ -18,12 +18,11 @@ import typer
 from attrs import frozen
 
 from kubeocean.commands import app as flags
-from kubeocean.commands import rights
 from kubeocean.model import keys
 from kubeocean.settings import LEAST_READING, LONGEST_READING
 from vkubelet.client.rest import Client
 from vkubelet.clock import SystemClock
-from vkubelet.commands import clusters
+from vkubelet.commands import clusters, rights
 from vkubelet.commands.terminal import Terminal
 
 if TYPE_CHECKING:

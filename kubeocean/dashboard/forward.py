@@ -15,7 +15,6 @@ from aiohttp import hdrs, web
 from attrs import define, evolve, frozen
 from cryptography import x509
 
-from kubeocean.commands.rights import MissingRight, Reader
 from kubeocean.dashboard import access, server, serving
 from kubeocean.model import keys
 from vkubelet.api.objects import PODS, Key, Pod, get_condition
@@ -24,6 +23,7 @@ from vkubelet.client.remote import port_forward
 from vkubelet.client.rest import Client, Selection
 from vkubelet.client.tls import Pem, Tls, TlsSource
 from vkubelet.commands.clusters import Choice, CommandFailed
+from vkubelet.commands.rights import MissingRight, Reader
 from vkubelet.errors import ApiError, Unauthorized
 
 log = logging.getLogger(__name__)

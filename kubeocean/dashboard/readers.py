@@ -10,7 +10,6 @@ from typing import Final, TypeVar
 
 from attrs import define, evolve, field, frozen
 
-from kubeocean.commands.rights import MissingRight, missing_right
 from kubeocean.dashboard.fleet import Fleet, Reading, fleet_of
 from kubeocean.dashboard.history import Ledger, Sample
 from kubeocean.dashboard.observer import Observer
@@ -22,6 +21,7 @@ from vkubelet.api.rbac import Check
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.commands.clusters import Choice
+from vkubelet.commands.rights import MissingRight, missing_right
 
 T = TypeVar("T", bound=KubeObject)
 

@@ -14,12 +14,13 @@ from aiohttp import hdrs, web
 from attrs import define, field
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from kubeocean.commands import calendar, explain, output, rights
+from kubeocean.commands import calendar, explain, output
 from kubeocean.dashboard import live, timeline, views
 from kubeocean.dashboard.access import Access, Visit
 from kubeocean.explain.translation import summary
 from vkubelet.api.objects import Key
 from vkubelet.clock import Clock, in_batches, rfc3339
+from vkubelet.commands import rights
 from vkubelet.errors import Forbidden, VKubeletError
 
 log = logging.getLogger(__name__)

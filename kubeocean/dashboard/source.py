@@ -11,7 +11,7 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from kubeocean.commands import calendar, explain, reading, rights
+from kubeocean.commands import calendar, explain, reading
 from kubeocean.dashboard.fleet import PodState, Reading, concerns, pod_state
 from kubeocean.dashboard.timeline import Timeline, timeline
 from kubeocean.explain.node import NodeExplanation, explain_node
@@ -23,7 +23,7 @@ from vkubelet.api.objects import NODES, PODS, Key, Node, Pod, Unknown
 from vkubelet.api.quantity import parse_resources
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock, in_batches
-from vkubelet.commands import clusters
+from vkubelet.commands import clusters, rights
 from vkubelet.control.cache import Answer, SharedCache
 
 WORKER_HELD: Final = 20.0

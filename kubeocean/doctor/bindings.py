@@ -11,8 +11,7 @@ from typing import Final
 
 from attrs import frozen
 
-from kubeocean.binding.conditions import VALIDATION_FAILED, Failure, few
-from kubeocean.doctor.findings import Finding, error, warning
+from kubeocean.binding.conditions import VALIDATION_FAILED, Failure
 from kubeocean.explain.lease import Lease as Terms
 from kubeocean.explain.policy import explain_policy
 from kubeocean.manager.binding_status import STARTING, process_health, rights_text, unguarded_text
@@ -24,6 +23,8 @@ from vkubelet.api.objects import JsonView, Key, Lease, Pod, Unknown
 from vkubelet.api.rbac import Check
 from vkubelet.api.selectors import match_node_selector
 from vkubelet.clock import parse_rfc3339, rfc3339
+from vkubelet.commands.findings import Finding, error, warning
+from vkubelet.logformat import few
 
 SOON: Final = timedelta(days=7)
 RENEWED_WITHIN: Final = timedelta(seconds=40)

@@ -12,14 +12,14 @@ from typing import Final
 from attrs import frozen
 from cryptography import x509
 
-from kubeocean.binding.conditions import few
 from kubeocean.doctor.bindings import Commands
-from kubeocean.doctor.findings import Finding, error, warning
 from kubeocean.model.crds import ClusterBinding
 from kubeocean.model.identity import daemonset_allowed, leaves_home, why_pending
 from vkubelet.api.objects import JsonView, Key, Node, Pod, Unknown, get_condition
 from vkubelet.api.podspec import waiting_containers
+from vkubelet.commands.findings import Finding, error, warning
 from vkubelet.errors import ApiError
+from vkubelet.logformat import few
 
 SERVING: Final = "kubernetes.io/kubelet-serving"
 PROBED_PORT: Final = 9

@@ -18,12 +18,12 @@ from kubeocean.binding.conditions import (
     SYNCER_FAILED,
     SYNCER_READY,
     Failure,
-    few,
     permitted,
 )
 from kubeocean.manager.workloads import CONTAINER
 from vkubelet.api.objects import Json, JsonView, Pod, Unknown, get_condition, set_condition
 from vkubelet.api.rbac import Check
+from vkubelet.logformat import few
 
 PERMITTED = "Permitted"
 GUARDED = "Guarded"

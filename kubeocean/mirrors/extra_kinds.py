@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from kubeocean.binding.conditions import EXTRA_KINDS_MIRRORED, LISTED_REMEDY, NOT_LISTED, RIGHTS_MISSING, Observation, few
+from kubeocean.binding.conditions import EXTRA_KINDS_MIRRORED, LISTED_REMEDY, NOT_LISTED, RIGHTS_MISSING, Observation
 from kubeocean.mirrors.kind_mirror import HUB, WORKER, KindMirror
 from kubeocean.mirrors.namespaces import MirroredNamespaces
 from kubeocean.model.kinds import ExtraKind
@@ -19,6 +19,7 @@ from vkubelet.api.codec import decode_json
 from vkubelet.api.objects import Resource, Unknown, get_condition
 from vkubelet.client.rest import Client
 from vkubelet.errors import NotFound, ServerError, VKubeletError
+from vkubelet.logformat import few
 
 _LOOKED_EVERY: Final = 10.0
 """Seconds until the clusters are asked again for a kind that is not served: its definition may be installed at any time."""

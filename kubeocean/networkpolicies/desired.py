@@ -11,12 +11,12 @@ from typing import Final
 
 from attrs import frozen
 
-from kubeocean.binding.conditions import few
 from kubeocean.copies.bodies import mirror_metadata
 from kubeocean.model import keys
 from kubeocean.networkpolicies.translate import EGRESS, INGRESS, MOST_PEERS, Budget, Spaces, Translation, translated, types_of
 from kubeocean.rbac.tenants import NAME
 from vkubelet.api.objects import NETWORKPOLICIES, Json, JsonView, Key, Unknown
+from vkubelet.logformat import few
 
 WITHIN: Final = "kubeocean-within-namespace"
 """Name of the policy by which pods of a tenant reach those that no policy of the hub isolates; more than one get a number."""

@@ -8,8 +8,9 @@ from typing import Final
 
 from attrs import evolve
 
-from kubeocean.binding.conditions import Lists, Observation, few, not_mirrored
+from kubeocean.binding.conditions import Lists, Observation, not_mirrored
 from kubeocean.worker.cluster import Mount
+from vkubelet.logformat import few
 
 _NAMED: Final = 5
 _REMEDY: Final = "in the worker, `kubeocean bind` and the chart kubeocean-worker grant the rights, in the hub the chart kubeocean"

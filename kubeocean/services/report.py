@@ -6,10 +6,11 @@ Invariant: equal states give equal messages; counts that change with every Servi
 from collections.abc import Iterable
 from typing import Final
 
-from kubeocean.binding.conditions import Lists, Observation, few, not_mirrored
+from kubeocean.binding.conditions import Lists, Observation, not_mirrored
 from kubeocean.services.mirror import MASTER_SERVICE
 from kubeocean.worker.cluster import Mount
 from vkubelet.api.objects import Unknown
+from vkubelet.logformat import few
 
 _NAMED: Final = 5
 _REMEDY: Final = "in the worker, `kubeocean bind` and the chart kubeocean-worker grant the rights, in the hub the chart kubeocean"

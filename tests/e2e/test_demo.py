@@ -78,6 +78,15 @@ def test_demo_ends_with_live_logs_runs_again_quickly_and_goes_without_a_trace(tm
     assert not made & links()
 
 
+def join(directory: Path, number: int) -> str:
+    """What `make up JOINED=n` prints after the clusters run."""
+    command = [sys.executable, "deploy/dev/joined.py", str(number), "--dir", str(directory)]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=300)
+    logs = "".join(f"{path}:\n{path.read_text()[-3000:]}\n" for path in directory.glob("*.log") if done.returncode)
+    assert done.returncode == 0, done.stdout + done.stderr + logs
+    return done.stdout
+
+
 def take_down(directory: Path) -> None:
     down = [sys.executable, "-m", "vkubelet.testing.cluster", "down", "--dir", str(directory)]
     subprocess.run(down, cwd=ROOT, check=True, capture_output=True, timeout=60)
@@ -94,6 +103,10 @@ def test_demo_without_root_rights_says_so_and_shows_the_same_on_a_simulated_node
         assert text.count("hello from hello-") >= 5
         assert "a shell in\nhello-" in text
         assert not [entry for entry in json.loads((directory / "state.json").read_text())["made"] if entry["kind"] == "link"]
+        assert "joined; to list them" in join(directory, 1)
+        recorded = (directory / "state.json").read_text()
+        assert "joined; to list them" in join(directory, 1)
+        assert (directory / "state.json").read_text().count('"process"') == recorded.count('"process"'), "what runs is kept"
     finally:
         take_down(directory)
     assert not traces_of(directory)

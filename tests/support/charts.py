@@ -13,10 +13,13 @@ from vkubelet.api.codec import decode_yaml_documents
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CHARTS = DEPLOY / "charts"
 HUB, WORKER = "kubeocean", "kubeocean-worker"
+FLEET_HUB, FLEET_AGENT = "fleet-hub", "fleet-agent"
 Body = dict[str, Any]
 
 IMAGE = {"image": {"repository": "kubeocean"}}
 """The one value without a default."""
+REQUIRED: Mapping[str, Body] = {HUB: IMAGE, FLEET_HUB: IMAGE, FLEET_AGENT: {**IMAGE, "cluster": "laptop"}}
+"""All values without a default."""
 
 
 def ran(helm: str, *args: str, values: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
@@ -25,6 +28,6 @@ def ran(helm: str, *args: str, values: Mapping[str, Any] | None = None) -> subpr
 
 
 def rendered(helm: str, chart: str, values: Mapping[str, Any] | None = None) -> list[Body]:
-    done = ran(helm, "template", chart, str(CHARTS / chart), values={**(IMAGE if chart == HUB else {}), **(values or {})})
+    done = ran(helm, "template", chart, str(CHARTS / chart), values={**REQUIRED.get(chart, {}), **(values or {})})
     assert done.returncode == 0, done.stderr
     return [body for body in decode_yaml_documents(done.stdout) if body]

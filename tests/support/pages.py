@@ -24,7 +24,7 @@ from tests.support.program import LONG, eventually
 from vkubelet.testing.cluster import ControlPlane
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("start", "lease", "use", "operate", "build")
+FOLDERS = ("start", "lease", "fleet", "use", "operate", "build")
 _BLOCK = re.compile(r"^```(console|sh|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _TYPED = re.compile(r"^\$ ((?:.*\\\n)*.*\n)", re.MULTILINE)
 

@@ -64,7 +64,7 @@ TREE = {
     "rbac service services worker",
     "fleet": "__init__.py __main__.py cli.py settings.py py.typed manifests agent api clusters commands core kubefleet ocm processes",
     "tests": "README.md conftest.py support unit integration e2e faults conformance benchmarks mutants",
-    "docs": "index.md start lease use operate build explanation reference decisions changes assets images",
+    "docs": "index.md start lease fleet use operate build explanation reference decisions changes assets images",
 }
 BUDGETS = {
     ("api",): 1200,
@@ -74,7 +74,7 @@ BUDGETS = {
     ("agent",): 2000,
     ("gateway",): 900,
     ("webhook",): 250,
-    ("operator", "commands", "cli", "__main__", "settings", "processes"): 2000,
+    ("operator", "commands", "cli", "__main__", "settings", "processes"): 2400,
 }
 """Lines of parts of `fleet`; more of them takes a record in docs/decisions."""
 MADE_BY_TOOLS = {"build", "dist", "__pycache__"}

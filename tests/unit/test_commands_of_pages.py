@@ -18,14 +18,15 @@ import pytest
 import typer.main
 import yaml
 
+from fleet.cli import parser as fleet_parser
 from kubeocean.cli import serving_parser
 from kubeocean.dashboard.command import app
-from tests.support.pages import blocks, pages
+from tests.support.pages import FOLDERS, blocks, pages
 from vkubelet.cli import _parser
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(page for name in ("start", "lease", "use", "operate", "build") for page in (DOCS / name).glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(page for name in FOLDERS for page in (DOCS / name).glob("*.md"))]
 BLOCK = re.compile(r"^```(console|sh|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OUTSIDE = {
     *("base64", "cat", "chmod", "cp", "cd", "do", "done", "echo", "export", "kill", "ln", "mkdir", "narrow", "sed", "sleep", "token"),
@@ -53,6 +54,10 @@ _RELEASES = "tests/integration/deploy/test_releases.py"
 _SCRIPTED = f"{_ONE}::test_a_scripted_node_answers_what_pages_ask"
 _DEMO = "tests/e2e/test_demo.py::test_demo_ends_with_live_logs_runs_again_quickly_and_goes_without_a_trace"
 _CALLS = "tests/e2e/test_names.py::test_the_page_leads_to_answers_in_both_directions"
+_FLEET = "tests/e2e/test_fleet.py"
+_JOINED = f"{_FLEET}::test_a_laptop_joins_and_leaves_as_the_tutorial_shows"
+_CHARTS = f"{_FLEET}::test_helm_joins_both_clusters_and_an_upgrade_loses_no_lease"
+_LEFT = f"{_FLEET}::test_uninstalling_leaves_what_was_there_before"
 NOT_RUN = "not run: "
 RUN_BY: Mapping[str, tuple[str, ...]] = {
     "README.md": (_DEMO, _README),
@@ -79,6 +84,11 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "lease/plan.md": (_SEEN,),
     "lease/tenants.md": (_KUBECTL, _KUBECTL),
     "lease/policies.md": (_SEEN,),
+    "fleet/hubs.md": (_CHARTS,),
+    "fleet/join.md": (_CHARTS, _CHARTS),
+    "fleet/laptop.md": (_JOINED,) * 7,
+    "fleet/leave.md": (_LEFT, _LEFT),
+    "fleet/rights.md": (_JOINED,),
     "use/call-home.md": (_CALLS,) * 6,
     "use/cookbook.md": (f"{_BOUND}::test_the_recipe_for_nights_is_accepted_and_planned",),
     "use/kinds.md": ("tests/integration/kubeocean/test_extra_kinds.py::test_the_page_prints_roles_that_a_worker_accepts",),
@@ -156,7 +166,7 @@ def simple(text: str) -> Iterator[list[str]]:
 def flags() -> Mapping[str, set[str]]:
     """Flags of each of our commands, by its name with those of its groups."""
     found: dict[str, set[str]] = {}
-    for program, parser in (("vkubelet", _parser()), ("kubeocean", serving_parser())):
+    for program, parser in (("vkubelet", _parser()), ("kubeocean", serving_parser()), ("fleet", fleet_parser())):
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):
                 for name, command in action.choices.items():
@@ -175,7 +185,7 @@ def problem(words: list[str]) -> str:
     """What is wrong with a command; empty when nothing is."""
     program, *rest = words
     program = program.rpartition("/")[2]
-    if program in ("vkubelet", "kubeocean"):
+    if program in ("vkubelet", "kubeocean", "fleet"):
         return problem_of_ours(program, rest)
     if program == "helm":
         return problem_of_helm(rest)

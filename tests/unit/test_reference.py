@@ -28,6 +28,11 @@ def test_reference_page_says_what_the_code_says(name: str) -> None:
     assert path.read_text() == text, "run: make docs"
 
 
+def test_page_of_a_fleet_says_what_the_code_says() -> None:
+    ((path, text),) = runpy.run_path(str(SCRIPTS / "fleet_reference.py"))["pages"]().items()
+    assert path.read_text() == text, "run: make docs"
+
+
 @pytest.mark.parametrize("name", ["clusterbinding.md", "resourceleasingpolicy.md", "charts.md"])
 def test_page_of_definitions_has_every_field_and_value(name: str) -> None:
     made = {path.name: (path, text) for path, text in runpy.run_path(str(SCRIPTS / "definitions.py"))["pages"]().items()}

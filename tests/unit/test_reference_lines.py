@@ -16,9 +16,12 @@ import attrs
 import pytest
 import yaml
 
+from fleet.api import resources
+from fleet.api.resources import DEFINED
 from kubeocean.model import keys
 from kubeocean.settings import KubeoceanSettings, ManagerSettings
 from tests.unit.test_commands_of_pages import flags
+from vkubelet.api.objects import Resource
 from vkubelet.settings import Settings
 from vkubelet_providers.mock import Mock
 from vkubelet_providers.process import Process
@@ -120,8 +123,8 @@ def fields(schema: dict[str, Any], path: str) -> Iterator[str]:
 
 
 def test_every_flag_of_a_command_has_a_line_below_it() -> None:
-    page = (REFERENCE / "cli.md").read_text()
-    below = {title.strip(): text for title, _, text in (part.partition("\n") for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:])}
+    page = (REFERENCE / "cli.md").read_text() + (REFERENCE / "fleet.md").read_text()
+    below = {title.strip(): text for title, _, text in (part.partition("\n") for part in re.split(r"^###? ", page, flags=re.MULTILINE)[1:])}
     missing = [
         f"{command} {flag}"
         for command, known in flags().items()
@@ -172,3 +175,36 @@ def classes(kind: type, path: str = "") -> Iterator[tuple[str, type]]:
     for each in attrs.fields(attrs.resolve_types(kind)):
         if isinstance(each.type, type) and attrs.has(each.type):
             yield from classes(each.type, f"{path}.{each.name}".lstrip("."))
+
+
+CAMEL = re.compile(r"[A-Z][a-z]+(?:[A-Z]+[a-z]+)+")
+NOT_REASONS = {
+    *(
+        "ClusterProperty",
+        "ClusterRole",
+        "ConfigMap",
+        "JsonView",
+        "KubeFleet",
+        "MemberAgent",
+        "RoleBinding",
+        "SelfSubjectReview",
+        "ServiceAccount",
+        "TokenRequest",
+    ),
+    *("ExclusiveClusterSetLabel", "LabelSelector", "NoSchedule", "NoSelect", "NoSelectIfNew", "PreferNoSelect"),
+    *("FallbackToLogsOnError", "RuntimeDefault"),
+}
+"""Kinds, names, and values of fields that have no line of their own."""
+
+
+def test_every_condition_and_event_of_a_fleet_has_a_line() -> None:
+    page = set(re.findall(r"`(\w+)`", (REFERENCE / "fleet-conditions.md").read_text()))
+    kinds = {each.kind for each in DEFINED} | {each.kind for each in vars(resources).values() if isinstance(each, Resource)}
+    found = {
+        node.value: path.name
+        for path in sorted((ROOT / "fleet").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and CAMEL.fullmatch(node.value)
+    }
+    assert len(found) > 80
+    assert not {name: path for name, path in found.items() if name not in page | kinds | NOT_REASONS}

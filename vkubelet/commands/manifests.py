@@ -3,6 +3,8 @@
 Invariant: the text decodes to the objects it was rendered from.
 """
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 
 import yaml
@@ -12,6 +14,7 @@ from vkubelet.api.rbac import Rule
 
 _ROLES = ("Role", "ClusterRole")
 _WIDTH = 136
+_PLAIN = re.compile(r"[\w./:-]+", re.ASCII)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -47,7 +50,12 @@ def _rule(rule: Json) -> str:
 
 
 def _listed(values: Sequence[str]) -> str:
-    return "[" + ", ".join(value or '""' for value in values) + "]"
+    return f"[{', '.join(map(_scalar, values))}]"
+
+
+def _scalar(value: str) -> str:
+    """Returns a text of a list, quoted where YAML would read it as something else."""
+    return value if _PLAIN.fullmatch(value) and yaml.safe_load(value) == value else json.dumps(value)
 
 
 def _comment(text: str) -> str:

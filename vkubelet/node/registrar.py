@@ -229,7 +229,7 @@ class Registrar:
             taints = live.spec.get("taints", [])
             added = with_added(taints, wanted.taints)
             if added != taints:
-                # With their owner: if the process ends before the status is written, the next one may not want them.
+                # With their owner: if the process stops before the status is written, the next one may not want them.
                 live = await self._write_taints(live, added, note=render.owning(live, wanted.taints))
             ours = (*owned.taints, render.RETIRING.key)
             taints = live.spec.get("taints", [])

@@ -16,7 +16,6 @@ from attrs import define, field, frozen
 from kubeocean.commands import reading
 from kubeocean.commands.calendar import Plan, Question, plans_of
 from kubeocean.commands.explain import surroundings
-from kubeocean.commands.rights import Reader
 from kubeocean.explain.node import NodeExplanation, explain_node
 from kubeocean.explain.pod import PodExplanation, explain_pod
 from kubeocean.explain.policy import PolicyExplanation, explain_policy
@@ -31,6 +30,7 @@ from vkubelet.api.quantity import parse_resources
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.commands.clusters import Choice
+from vkubelet.commands.rights import Reader
 
 Body = dict[str, Any]
 GRID = 30

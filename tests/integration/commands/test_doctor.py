@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from kubeocean.commands.doctor import Doctor, result
+from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.output import Format
 from kubeocean.model.crds import CLUSTERBINDINGS, definition
 from tests.faults.model.server import ApiModel
 from tests.support.served_model import served
 from vkubelet.api.codec import decode_yaml
 from vkubelet.commands.clusters import Choice
+from vkubelet.commands.findings import result
 from vkubelet.commands.terminal import Terminal
 from vkubelet.testing.clock import ManualClock
 

@@ -9,6 +9,7 @@ import io
 import re
 import runpy
 import tarfile
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +90,12 @@ def test_the_image_does_not_contain_the_test_kit() -> None:
     for folder in IMAGE["NOT_IN_THE_IMAGE"]:
         assert ignored.index("!vkubelet") < ignored.index(folder.rstrip("/")), "the last pattern that matches decides"
         assert (ROOT / folder).is_dir() and not [line for line in IMAGE["sources"]() if line.startswith(folder)]
+
+
+def test_every_package_of_the_project_is_in_the_image() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    copied = re.findall(r"^COPY (\w+) /src/", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    allowed = re.findall(r"^!(\w+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    assert set(packages) == set(copied) <= set(IMAGE["SOURCES"]) and set(packages) <= set(allowed)
+    assert "fleet" in packages and "fleet" in project["project"]["scripts"]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from kubeocean.binding.conditions import few
-from kubeocean.commands.doctor import Log, blocks, result, worker_rights
-from kubeocean.doctor.findings import Checked, Finding, error, warning
+from kubeocean.commands.doctor import worker_rights
 from kubeocean.manager.checks import Findings
 from tests.support.memory_api import MemoryApi
 from tests.unit.kubeocean.builders import binding
 from vkubelet.api.rbac import Check
 from vkubelet.client.transport import Call
 from vkubelet.commands.clusters import Choice
+from vkubelet.commands.examination import Log
+from vkubelet.commands.findings import Checked, Finding, blocks, error, result, warning
 from vkubelet.errors import NotFound
+from vkubelet.logformat import few
 
 DONE = [
     Checked(subject="hub", check="API server"),
@@ -48,7 +49,7 @@ def test_long_lists_of_names_are_shortened() -> None:
 
 
 async def test_proposed_commands_select_the_examined_hub() -> None:
-    log = Log(Choice("computing cluster", "", context="my hub"))
+    log = Log(Choice("computing cluster", "", context="my hub"), program="kubeocean")
 
     async def found() -> list[Finding]:
         return [error("it does not run", "kubeocean logs demo", "kubectl get pods")]

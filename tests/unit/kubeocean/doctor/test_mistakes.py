@@ -18,9 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeocean.binding.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure
-from kubeocean.doctor import bindings, nodes, servers
+from kubeocean.doctor import bindings, nodes
 from kubeocean.doctor.bindings import Commands
-from kubeocean.doctor.findings import Finding, Level
 from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, definition
 from kubeocean.rbac.permissions import worker_checks
 from tests.unit.kubeocean.builders import at, binding, node, pod, policy, unknown
@@ -28,6 +27,8 @@ from tests.unit.kubeocean.explain.test_node import lease
 from vkubelet.api.codec import decode_object, decode_yaml, encode_json
 from vkubelet.api.objects import Key, Lease, Node
 from vkubelet.clock import rfc3339
+from vkubelet.commands import servers
+from vkubelet.commands.findings import Finding, Level
 from vkubelet.errors import Forbidden, ServerError, Unreachable
 
 NOW = at("2026-01-05 09:00")
@@ -81,17 +82,19 @@ def test_a_time_that_cannot_be_read_is_not_compared(header: str | None) -> None:
     assert servers.answered("Mon, 05 Jan 2026 09:00:00 GMT") == NOW
 
 
-def test_a_missing_or_old_definition_is_named_with_the_file_to_apply() -> None:
+def checked(resource: Any, found: Body | None) -> list[Finding]:
+    return list(servers.definition("hub", found, decode_yaml(definition(resource)), kubectl="kubectl", install="apply it"))
+
+
+def test_a_missing_or_old_definition_is_named_with_the_command_that_installs_it() -> None:
     for resource, dropped in ((CLUSTERBINDINGS, "onUnreachable"), (POLICIES, "timeWindows")):
-        ours = decode_yaml(definition(resource))
-        assert not list(servers.definition("hub", stored(resource), ours, kubectl="kubectl"))
-        level, problem, command = only(servers.definition("hub", None, ours, kubectl="kubectl"))
+        assert not checked(resource, stored(resource))
+        level, problem, command = only(checked(resource, None))
         assert level == "error" and f"no CustomResourceDefinition {resource.plural}.cloud.tencent.com" in problem
-        assert f"-f kubeocean/manifests/{resource.plural}.yaml" in command
-        level, problem, _ = only(servers.definition("hub", stored(resource, without=dropped), ours, kubectl="kubectl"))
+        assert command == "apply it"
+        level, problem, _ = only(checked(resource, stored(resource, without=dropped)))
         assert level == "error" and f"of {resource.kind} is old" in problem and f"spec.{dropped}" in problem
-    pending = {**stored(POLICIES), "status": {}}
-    assert "is not established" in only(servers.definition("hub", pending, decode_yaml(definition(POLICIES)), kubectl="kubectl"))[1]
+    assert "is not established" in only(checked(POLICIES, {**stored(POLICIES), "status": {}}))[1]
 
 
 # --- Bindings ---

@@ -8,6 +8,7 @@ SUBJECT = {"kind": "ServiceAccount", "name": "demo", "namespace": "space"}
 RULES = (
     Rule("nodes nodes/status", "get list watch", why="Reads: all of them."),
     Rule("leases", "get update", group="coordination.k8s.io", names=("one", "two"), namespace="space", why="Renews."),
+    Rule("* pods/exec", "*", names=("yes", "1", "a:b"), why="Quotes what YAML reads as an alias or as another type."),
 )
 
 

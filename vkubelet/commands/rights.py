@@ -70,5 +70,5 @@ def missing_right(choice: Choice, verb: str, resource: Resource[T], *, namespace
     where = f" in namespace {namespace}" if namespace else ""
     kind = "role" if namespace else "clusterrole"
     scope = f" -n {namespace}" if namespace else ""
-    grant = f"kubectl create {kind} kubeocean-reader{scope} --verb={verb} --resource={name}"
+    grant = f"kubectl create {kind} reader{scope} --verb={verb} --resource={name}"
     return f"you may not {verb} {name}{where} in the {choice.title}; ask its owner to bind you a role with that right: {grant}"

@@ -1,6 +1,6 @@
 """Checks of one API server: its version, its clock, and its definition of our custom resources.
 
-Invariant: nothing here depends on a ClusterBinding, so the checks hold for the hub and for each worker.
+Invariant: nothing here depends on what a cluster is used for, so the checks hold for the hub and for each worker.
 """
 
 import re
@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-from kubeocean.binding.conditions import few
-from kubeocean.doctor.findings import Finding, error, warning
 from vkubelet.api.objects import JsonView
+from vkubelet.commands.findings import Finding, error, warning
+from vkubelet.logformat import few
 
 OLDEST: Final = (1, 30)
 _SKEW: Final = timedelta(seconds=5)
@@ -50,16 +50,16 @@ def clock(cluster: str, answered: datetime | None, *, sent: datetime, received: 
         )
 
 
-def definition(cluster: str, stored: JsonView | None, ours: JsonView, *, kubectl: str) -> Iterator[Finding]:
-    """Checks that a CustomResourceDefinition is stored, established, and has every field of ours."""
-    plural, kind = ours["spec"]["names"]["plural"], ours["spec"]["names"]["kind"]
-    install = f"{kubectl} apply --server-side --force-conflicts -f kubeocean/manifests/{plural}.yaml"
+def definition(cluster: str, stored: JsonView | None, ours: JsonView, *, kubectl: str, install: str) -> Iterator[Finding]:
+    """Checks that a CustomResourceDefinition is stored, established, and has every field of ours; `install` is the command that creates
+    or updates it."""
+    name, kind = ours["metadata"]["name"], ours["spec"]["names"]["kind"]
     if stored is None:
-        yield error(f"{cluster}: it has no CustomResourceDefinition {ours['metadata']['name']}; create it", install)
+        yield error(f"{cluster}: it has no CustomResourceDefinition {name}; create it", install)
         return
     conditions: Sequence[JsonView] = (stored.get("status") or {}).get("conditions") or ()
     if not any(each["type"] == "Established" and each["status"] == "True" for each in conditions):
-        yield error(f"{cluster}: the CustomResourceDefinition of {kind} is not established", f"{kubectl} describe crd {plural}")
+        yield error(f"{cluster}: the CustomResourceDefinition of {kind} is not established", f"{kubectl} describe crd {name}")
     absent = sorted(fields(ours) - fields(stored))
     if absent:
         text = f"the CustomResourceDefinition of {kind} is old, and drops the fields {few(absent)}; update it"
