@@ -89,7 +89,9 @@ def test_edges(windows: list[TimeWindow], zone: ZoneInfo, instant: str, before: 
 
 
 minutes = st.integers(0, 24 * 60 - 1).map(lambda minute: f"{minute // 60:02}:{minute % 60:02}")
-windows_of_a_week = st.lists(st.builds(TimeWindow, minutes, minutes, st.lists(st.sampled_from(DAYS), max_size=4)), min_size=1, max_size=4)
+windows_of_a_week = st.lists(
+    st.builds(TimeWindow, minutes, minutes, st.lists(st.sampled_from(DAYS), max_size=4).map(tuple)), min_size=1, max_size=4
+)
 zones = st.sampled_from(["UTC", "Europe/Berlin", "America/St_Johns", "Australia/Lord_Howe", "Asia/Kolkata", "Africa/Cairo"])
 instants = st.datetimes(datetime(2025, 1, 1), datetime(2027, 12, 31)).map(
     lambda moment: moment.replace(tzinfo=UTC, second=0, microsecond=0)
