@@ -91,7 +91,8 @@ def write_sbom(wheel: Path, target: Path) -> None:
         venv = Path(scratch, "venv")
         run(sys.executable, "-m", "venv", "--without-pip", str(venv))
         interpreter = str(venv / "bin" / "python")
-        run(sys.executable, "-m", "pip", f"--python={interpreter}", "install", "--quiet", "--disable-pip-version-check", f"{wheel}[fast]")
+        quiet = ("--quiet", "--no-compile", "--disable-pip-version-check")
+        run(sys.executable, "-m", "pip", f"--python={interpreter}", "install", *quiet, f"{wheel}[fast]")
         options = ("--pyproject", str(ROOT / "pyproject.toml"), "--output-reproducible", "--output-format=JSON")
         run(sys.executable, "-m", "cyclonedx_py", "environment", interpreter, *options, f"--output-file={target}")
 

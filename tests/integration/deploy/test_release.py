@@ -39,9 +39,18 @@ def another_umask() -> Iterator[None]:
     os.umask(before)
 
 
-def test_sdist_and_wheel_are_the_same_bytes_when_they_are_built_again(tmp_path: Path, another_umask: None) -> None:
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The sdist and the wheel of this tree."""
+    sdist, wheel = RELEASE["distributions"](ROOT, tmp_path_factory.mktemp("dist"), EPOCH)
+    return sdist, wheel
+
+
+def test_sdist_and_wheel_are_the_same_bytes_when_they_are_built_again(
+    distributions: tuple[Path, Path], tmp_path: Path, another_umask: None
+) -> None:
     """The second time from the files of the sdist, which are new and only readable by their owner; a checkout has no PKG-INFO."""
-    first = RELEASE["distributions"](ROOT, tmp_path / "first", EPOCH)
+    first = distributions
     with tarfile.open(first[0]) as archive:
         archive.extractall(tmp_path / "source", filter="data")
     (source,) = (tmp_path / "source").iterdir()
@@ -148,7 +157,7 @@ def normalized(name: str) -> str:
 
 @pytest.mark.timeout(900)
 def test_the_sbom_has_every_distribution_of_the_image_with_its_version(
-    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    archive: Path, distributions: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inside = distributions_of(archive)
     assert inside["vkubelet"] == RELEASE["CHARTS"]["project_version"]() and {"aiohttp", "msgspec", "uvloop"} <= inside.keys()
@@ -156,8 +165,7 @@ def test_the_sbom_has_every_distribution_of_the_image_with_its_version(
     pinned = tmp_path / "constraints.txt"
     pinned.write_text("".join(f"{name}=={version}\n" for name, version in inside.items() if name != "vkubelet"))
     monkeypatch.setenv("PIP_CONSTRAINT", str(pinned))
-    _, wheel = RELEASE["distributions"](ROOT, tmp_path / "dist", EPOCH)
-    RELEASE["write_sbom"](wheel, tmp_path / "sbom.json")
+    RELEASE["write_sbom"](distributions[1], tmp_path / "sbom.json")
     sbom = json.loads((tmp_path / "sbom.json").read_text())
     listed = {normalized(each["name"]): each["version"] for each in (sbom["metadata"]["component"], *sbom["components"])}
     assert {name: listed.get(name) for name in inside} == inside
