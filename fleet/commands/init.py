@@ -1,4 +1,4 @@
-"""`fleet init`: prepares a hub, and prints the line by which a worker joins it.
+"""`fleet init`: prepares a hub for its process, and prints the line by which a worker joins it.
 
 Invariant: a second run changes nothing but the token; the token is printed and stored nowhere else.
 """
@@ -8,11 +8,13 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
+import yaml
 from attrs import field, frozen
 
 from fleet.api import keys
-from fleet.api.resources import CLUSTERCLAIMS, DEFINED, definition
+from fleet.api.resources import CLUSTERCLAIMS, DEFINED, admission_policies, definition, guard_rails
 from fleet.commands.objects import INSTALLER, apply_all, confirm
+from fleet.core.rights import hub_objects, hub_rules
 from vkubelet.api.objects import SERVICEACCOUNTS, Json
 from vkubelet.api.rbac import RBAC, Rule, namespace_body
 from vkubelet.client.connection import Connection
@@ -34,6 +36,14 @@ def ca_hash(authority: bytes) -> str:
     return f"sha256:{hashlib.sha256(authority.strip()).hexdigest()}"
 
 
+def policies(administrators: Sequence[str]) -> list[Json]:
+    """Returns the admission policies of a hub; with `administrators` these and its own process alone write namespaces of the fleet."""
+    texts = [admission_policies()]
+    if administrators:
+        texts.append(guard_rails([*administrators, f"system:serviceaccount:{keys.NAMESPACE}:{keys.HUB}"]))
+    return [body for text in texts for body in yaml.safe_load_all(text)]
+
+
 @frozen(kw_only=True)
 class Init:
     """One run of the command; `roles` are the objects that all clusters share, with their `rules`."""
@@ -45,6 +55,8 @@ class Init:
     server: str
     """URL by which workers reach the hub; empty: that of the kubeconfig."""
     token_seconds: int
+    administrators: Sequence[str] = ()
+    """Users and groups that alone write namespaces and definitions of the fleet; none: whoever has the rights."""
     yes: bool
     terminal: Terminal
     clock: Clock = field(factory=SystemClock)
@@ -52,8 +64,9 @@ class Init:
     async def run(self) -> Json:
         """Prepares the hub; returns how a worker joins it. Raises VKubeletError."""
         authority = _authority(await clusters.connection_of(self.choice))
-        bodies = [namespace_body(keys.NAMESPACE), *self.roles, *(_published(authority) if authority else [])]
-        text = commented(bodies, [*self.rules, READ_CA])
+        process = [namespace_body(keys.NAMESPACE), _account(), *hub_objects()]
+        bodies = [*process, *self.roles, *(_published(authority) if authority else []), *policies(self.administrators)]
+        text = commented(bodies, [*hub_rules(), *self.rules, READ_CA])
         if self.only_print:
             definitions = "\n---\n".join(definition(each).strip() for each in DEFINED if each != CLUSTERCLAIMS)
             self.terminal.write_line(f"{definitions}\n---\n{text.rstrip()}")
@@ -90,6 +103,11 @@ class Init:
         self.terminal.write_line(f"  {shlex.join(words)} --name NAME\n")
         self.terminal.write_line("Then accept it on the hub: fleet accept NAME")
         return {"server": server, "token": token, "caHash": ca_hash(authority) if authority else ""}
+
+
+def _account() -> Json:
+    """Returns the ServiceAccount of the process of the hub."""
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": keys.HUB, "namespace": keys.NAMESPACE}}
 
 
 def _authority(connection: Connection) -> bytes:

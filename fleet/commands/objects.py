@@ -28,6 +28,8 @@ _RESOURCES: Final[dict[str, Resource[Unknown]]] = {
         objects.ROLES,
         objects.ROLEBINDINGS,
         objects.DEPLOYMENTS,
+        objects.ADMISSIONPOLICIES,
+        objects.ADMISSIONPOLICYBINDINGS,
     )
 }
 
