@@ -6,6 +6,7 @@ Invariant: the token is sent to no server whose certificate was not verified, an
 import base64
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
+from math import inf
 from typing import Final
 
 from attrs import evolve, field, frozen
@@ -32,6 +33,8 @@ from vkubelet.errors import ApiError, Forbidden, NotFound, SettingsError, Unauth
 TOKEN_SECRET: Final = "hub-token"
 KUBEFLEET: Final = "kubefleet"
 _EVERY: Final = 1.0
+_COMPARED_WITHIN: Final = 3.0
+"""Seconds from joining on in which a hub that compares clocks has done so."""
 
 
 @frozen(kw_only=True)
@@ -179,14 +182,15 @@ class Join:
     # --- Waiting ----------------------------------------------------------------------------------------------------------------------
 
     async def _wait(self, worker: Client, hub: Client, *, taken: bool) -> None:
-        progress, since = Progress(self.terminal, self.clock), self.clock.now()
+        progress, since, joined_at = Progress(self.terminal, self.clock), self.clock.now(), inf
         start = Observed(name=self.flags.name, hub=self.flags.hub, namespace=self.flags.namespace, taken=taken, since=since, now=since)
         try:
             while True:
                 seen = await self._observe(worker, hub, start)
                 step = await self._member_step(hub, seen) if self.flags.member else step_of(seen)
                 progress.update(step.text)
-                if step.joined:
+                joined_at = min(joined_at, progress.seconds) if step.joined else inf
+                if step.joined and (step.final or progress.seconds - joined_at >= _COMPARED_WITHIN):
                     return
                 if progress.seconds >= self.timeout:
                     goes_on = "the agent goes on, and the same command continues from here"

@@ -55,6 +55,8 @@ class Step:
 
     text: str
     joined: bool = field(default=False)
+    final: bool = field(default=True)
+    """Whether the hub has compared the clocks too, after which an agent whose clock differs reports nothing more."""
 
 
 def step_of(seen: Observed) -> Step:
@@ -78,7 +80,7 @@ def step_of(seen: Observed) -> Step:
         return Step("the clocks of hub and worker differ too much; on the nodes of the worker run: timedatectl set-ntp true")
     if not holds(record.conditions, CLUSTER_JOINED) or condition_of(record.conditions, AVAILABLE) is None:
         return Step(_unstarted(seen, "the hub accepts the cluster, and the agent has not reported yet"))
-    return Step(f"cluster {seen.name} joined the hub {seen.hub}", joined=True)
+    return Step(f"cluster {seen.name} joined the hub {seen.hub}", joined=True, final=clock is not None)
 
 
 def _request_step(seen: Observed, accept: str) -> Step:

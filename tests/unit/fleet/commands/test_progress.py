@@ -43,6 +43,13 @@ def test_f_13_a_cluster_that_joined_waits_for_nothing() -> None:
     assert text(*JOINED) == "cluster w1 joined the hub https://hub.example"
 
 
+def test_f_143_a_cluster_that_joined_is_final_once_the_hub_has_compared_the_clocks() -> None:
+    for conditions, final in ((JOINED, False), ([*JOINED, condition("ManagedClusterConditionClockSynced", "True")], True)):
+        cluster = managed(spec={"hubAcceptsClient": True}, status={"conditions": conditions})
+        step = step_of(Observed(name="w1", hub="https://hub.example", record=cluster, issued=True, since=NOW, now=NOW))
+        assert step.joined and step.final == final
+
+
 @pytest.mark.parametrize(
     ("conditions", "changes", "words"),
     [
