@@ -9,6 +9,7 @@ from typing import Final
 from fleet.agent.identity import KUBECONFIG, Bootstrap, IssuedCertificate, flaw
 from fleet.agent.members import MemberAgent
 from fleet.agent.membership import Membership, Next, Over
+from fleet.agent.namespaces import ManagedNamespaces, hub_label
 from fleet.agent.settings import KUBEFLEET
 from fleet.agent.tokens import token_source
 from fleet.agent.worker import Worker
@@ -86,8 +87,18 @@ class Hubs:
             async with asyncio.TaskGroup() as group:
                 if KUBEFLEET in worker.settings.modules:
                     group.create_task(MemberAgent(worker=worker, hub=hub).run(), name="member")
-                self._membership = Membership(worker=worker, hub=hub, bootstrap=bootstrap, issued=issued)
-                await self._membership.run()
+                self._membership = joined = Membership(worker=worker, hub=hub, bootstrap=bootstrap, issued=issued)
+                managed = ManagedNamespaces(
+                    settings=worker.settings,
+                    situation=worker.situation,
+                    clock=worker.clock,
+                    worker=self._client,
+                    hub=hub,
+                    record=joined.record,
+                    label=hub_label(bootstrap.connection.url),
+                )
+                group.create_task(managed.run(), name="managed namespaces")
+                await joined.run()
 
     async def _be_member(self, bootstrap: Bootstrap) -> None:
         """Reports to the InternalMemberCluster with the token of the settings, until cancelled."""

@@ -29,6 +29,9 @@ def agent_rules(settings: AgentSettings) -> tuple[Rule, ...]:
         kept = "Stores the key and the certificate of the cluster."
         rules.append(Rule("secrets", "create", namespace=own, why=kept))
         rules.append(Rule("secrets", "get patch", names=keys.HUB_SECRET, namespace=own, why=kept))
+        if settings.managed_namespaces:
+            creates = "Creates and labels the namespaces that sets of the cluster prescribe; it deletes none."
+            rules.append(Rule("namespaces", "list create patch", why=creates))
     if settings.cluster_properties:
         rules.append(Rule("clusterproperties", "list", group="about.k8s.io", why="Reports properties of the cluster as claims."))
     return tuple(rules)

@@ -68,6 +68,8 @@ class AgentSettings:
     """Request a certificate that also has the group of all clusters."""
     cluster_properties: bool = False
     """Report ClusterProperty objects (about.k8s.io) as claims too; they win over ClusterClaims of the same name."""
+    managed_namespaces: bool = True
+    """Create the namespaces that sets of the cluster prescribe; without it the agent has no right to write namespaces."""
     token: TokenSettings = field(factory=TokenSettings)
     """For the door kubefleet."""
     modules: Sequence[Literal["kubefleet"]] = ()

@@ -14,6 +14,8 @@ from vkubelet.api.names import is_dns_label
 CLUSTER_NAME: Final = "open-cluster-management.io/cluster-name"
 """Label of everything that belongs to one cluster: its namespace, its requests for certificates, its roles."""
 CLUSTER_SET: Final = "cluster.open-cluster-management.io/clusterset"
+MANAGED_NAMESPACE: Final = "clusterset.open-cluster-management.io/"
+"""Prefix of the label of a worker's namespaces that sets prescribe; a hash of the hub follows."""
 DEFAULT_SET: Final = "default"
 GLOBAL_SET: Final = "global"
 SPOKE_ONLY: Final = "open-cluster-management.io/spoke-only"

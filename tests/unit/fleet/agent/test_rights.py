@@ -48,3 +48,8 @@ def test_f_13_agents_in_two_namespaces_have_roles_of_their_own() -> None:
         }
 
     assert wide("fleet-system") == {"fleet-agent"} and wide("edge") == {"fleet-agent-edge"}
+
+
+def test_f_153_namespaces_are_written_where_the_setting_allows_it_and_never_deleted() -> None:
+    assert "list create patch namespaces" in rules()
+    assert not [each for each in rules(managed_namespaces=False) if "namespaces" in each and "kube-system" not in each]
