@@ -1,6 +1,7 @@
 """Health of clusters as the hub sees it: reports Leases that are not renewed and clocks that differ, and taints clusters by their health.
 
-Invariant: a cluster becomes Unknown only after a live read of its Lease, and only by renewals that a watch without a break has missed.
+Invariant: a cluster becomes Unknown only after a live read of its Lease, and only by renewals that a watch without a break has missed. The
+health of a mirror whose Lease no agent has renewed is that of the member.
 """
 
 import logging
@@ -15,7 +16,8 @@ from fleet.clusters.hub import Hub, synced
 from fleet.clusters.records import Records, condition, has_condition
 from fleet.clusters.registry import Registry, renew_time
 from fleet.core.taints import with_health_taint
-from fleet.ocm.heartbeats import GRACE, Pulse, Verdict, checks_clock, clocks_differ, grace_multiple
+from fleet.core.view import Door
+from fleet.ocm.heartbeats import GRACE, Pulse, Verdict, checks_clock, clocks_differ, grace_multiple, member_status
 from vkubelet.api.objects import Json, Key, Unknown, diff_merge, get_condition
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
@@ -96,6 +98,8 @@ class Health:
         self._registry = registry
         self._watching = Watching(hub.client, registry, clock=hub.clock)
         self._pulses: dict[str, Pulse] = {}
+        self._heartbeats: dict[str, Pulse] = {}
+        """Those of members, by the name of the cluster."""
         self._differs: dict[str, bool] = {}
         """Whether the clock of a cluster differed at its last renewal."""
         store: Store[Unknown] = Store(indexes={_BY_CLUSTER: lambda obj: (obj.metadata.namespace,)})
@@ -104,7 +108,7 @@ class Health:
         """The watches that are this controller's own."""
         self.controller = hub.controller("health", self.reconcile)
         registry.leases.on_change(self._renewed)
-        registry.on_change(self.controller.add)
+        registry.on_change(self._record_changed)
         self._addons.informer.on_change(lambda change: self.controller.add(change.key.namespace))
 
     async def watch(self) -> None:
@@ -113,6 +117,7 @@ class Health:
             await self._watching.next_break()
             now = self._watching.now()
             self._pulses = {name: pulse.resumed(now=now) for name, pulse in self._pulses.items()}
+            self._heartbeats = {name: pulse.resumed(now=now) for name, pulse in self._heartbeats.items()}
             self.controller.add_many(list(self._pulses))
             log.info("leases of clusters were not watched for a while; none is judged before two periods")
 
@@ -126,11 +131,15 @@ class Health:
         obj, cluster = self._registry.managed.get(name), self._registry.managed_cluster(name)
         if obj is None or cluster is None or cluster.deleting or condition_of(cluster.conditions, HUB_ACCEPTED) is None:
             return None
+        if self._has_member_health(cluster):
+            await self._mark(obj, self._member_status(cluster))
+            return self._member_due(cluster)
         conditions = self._clock_condition(cluster, obj)
         if not has_condition(obj, AVAILABLE, status="Unknown", reason=LEASE_STOPPED) and await self._has_stopped(cluster):
             conditions.append(await self._lose(obj, cluster))
         obj = await self._registry.managed.report(obj, conditions)
-        await self._mark(obj, self._addons.informer.store.by_index(_BY_CLUSTER, name))
+        found = condition_of(ManagedCluster.parse(obj).conditions, AVAILABLE)
+        await self._mark(obj, found.status if found is not None else "")
         return self._due(cluster)
 
     # --- Renewals ------------------------------------------------------------------------------------------------------------------
@@ -163,6 +172,38 @@ class Health:
         if name not in self.controller.queue:
             self.controller.add(name, priority=Priority.LOW)
 
+    # --- Members -------------------------------------------------------------------------------------------------------------------
+
+    def _record_changed(self, name: str) -> None:
+        member = self._registry.member_cluster(name)
+        if member is None:
+            self._heartbeats.pop(name, None)
+        else:
+            agent, now, known = member.state.agent(), self._watching.now(), self._heartbeats.get(name)
+            written = agent.heartbeat if agent is not None else None
+            self._heartbeats[name] = Pulse.begin(written, now=now) if known is None else known.after(written, now=now)
+        self.controller.add(name)
+
+    def _has_member_health(self, cluster: ManagedCluster) -> bool:
+        """Checks that a cluster mirrors a member whose agent sends heartbeats alone: agents of KubeFleet know no Lease."""
+        mirrors = cluster.meta.annotations.get(keys.ORIGIN) == Door.KUBEFLEET.value
+        pulse = self._pulses.get(cluster.name)
+        return mirrors and (pulse is None or pulse.last is None)
+
+    def _member_status(self, cluster: ManagedCluster) -> str:
+        member, pulse = self._registry.member_cluster(cluster.name), self._heartbeats.get(cluster.name)
+        if member is None or pulse is None:
+            return ""
+        if not self._watching.continuous:
+            return member_status(member, Verdict.UNDECIDED)
+        return member_status(member, pulse.verdict(now=self._watching.now(), seconds=member.period, multiple=grace_multiple(cluster)))
+
+    def _member_due(self, cluster: ManagedCluster) -> float | None:
+        member, pulse = self._registry.member_cluster(cluster.name), self._heartbeats.get(cluster.name)
+        if member is None or pulse is None:
+            return None
+        return self._left(pulse, seconds=member.period, multiple=grace_multiple(cluster))
+
     # --- Judgement -----------------------------------------------------------------------------------------------------------------
 
     def _verdict(self, cluster: ManagedCluster) -> Verdict:
@@ -187,8 +228,12 @@ class Health:
         pulse = self._pulses.get(cluster.name)
         if pulse is None:
             return None
-        now, seconds = self._watching.now(), cluster.lease_seconds
-        left = (pulse.due(now=now, seconds=seconds, multiple=grace_multiple(cluster)) - now).total_seconds()
+        return self._left(pulse, seconds=cluster.lease_seconds, multiple=grace_multiple(cluster))
+
+    def _left(self, pulse: Pulse, *, seconds: int, multiple: int) -> float | None:
+        """Returns the seconds until a verdict can change without an event."""
+        now = self._watching.now()
+        left = (pulse.due(now=now, seconds=seconds, multiple=multiple) - now).total_seconds()
         # A final verdict changes by events alone; one that a break has delayed is checked again.
         return left if left > 0 else None if self._watching.continuous else float(seconds)
 
@@ -219,11 +264,11 @@ class Health:
             message = f"not compared, because of annotation {keys.SKIP_CLOCK_CHECK}"
         return [condition(CLOCK_SYNCED, status, reason, message=message)]
 
-    async def _mark(self, obj: Unknown, addons: Sequence[Unknown]) -> None:
+    async def _mark(self, obj: Unknown, health: str) -> None:
         """Writes the taint of the cluster's health, and the labels of its addons, if they differ. Raises ApiError."""
-        found = condition_of(ManagedCluster.parse(obj).conditions, AVAILABLE)
+        addons = self._addons.informer.store.by_index(_BY_CLUSTER, obj.metadata.name)
         taints = (obj.body.get("spec") or {}).get("taints") or []
-        wanted = with_health_taint(taints, found.status if found is not None else "", now=self._hub.client.server_now())
+        wanted = with_health_taint(taints, health, now=self._hub.client.server_now())
         shown = {name: value for name, value in obj.metadata.labels.items() if name.startswith(keys.ADDON_FEATURE)}
         labels = diff_merge(shown, addon_labels(addons))
         change: Json = {"spec": {"taints": wanted}} if wanted != taints else {}

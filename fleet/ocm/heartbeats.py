@@ -11,7 +11,8 @@ from typing import Final, Self
 from attrs import evolve, frozen
 
 from fleet.api import keys
-from fleet.api.clusters import ManagedCluster
+from fleet.api.clusters import AGENT_HEALTHY, ManagedCluster, MemberCluster, condition_of
+from fleet.core.view import UNKNOWN
 
 GRACE: Final = 5
 """Number of renewal periods after which a cluster counts as unreachable, and clocks as different."""
@@ -67,6 +68,13 @@ class Pulse:
         grace, least = timedelta(seconds=multiple * seconds), timedelta(seconds=_WATCHED_PERIODS * seconds)
         stopped = (self.last or self.watched_since) + (grace if self.last is not None else timedelta())
         return max(now, stopped, self.watched_since + least)
+
+
+def member_status(member: MemberCluster, verdict: Verdict) -> str:
+    """Returns the status of a member's health; Unknown when its agent has not reported it, or sends no more heartbeats."""
+    agent = member.state.agent()
+    health = condition_of(agent.conditions, AGENT_HEALTHY) if agent is not None else None
+    return UNKNOWN if health is None or verdict is Verdict.STOPPED else health.status
 
 
 def grace_multiple(cluster: ManagedCluster) -> int:

@@ -20,6 +20,7 @@ from vkubelet.metrics import Metrics
 from vkubelet.testing.clock import ManualClock
 
 CLUSTER = "/apis/cluster.open-cluster-management.io/v1/managedclusters/w1"
+MEMBER = "/apis/cluster.kubernetes-fleet.io/v1beta1/memberclusters/w1"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/w1/leases/managed-cluster-lease"
 AVAILABLE = "ManagedClusterConditionAvailable"
 STOPPED = ("Unknown", "ManagedClusterLeaseUpdateStopped")
@@ -81,11 +82,11 @@ class Scene:
 
 
 @asynccontextmanager
-async def running(scene: Scene) -> AsyncIterator[None]:
+async def running(scene: Scene, *, with_members: bool = False) -> AsyncIterator[None]:
     """Runs the hub of a scene, and ends it with the test."""
     client, metrics = scene.api.client(), Metrics()
     hub = Hub(client, Recorder(client, "tests", clock=scene.clock), scene.clock, metrics)
-    registry = Registry(hub, with_members=False)
+    registry = Registry(hub, with_members=with_members)
     health = Health(hub, registry)
 
     async def serve() -> None:
@@ -145,6 +146,61 @@ async def test_f_143_a_clock_that_differs_is_reported_and_makes_no_cluster_unkno
             assert scene.found() == ("True", "ManagedClusterAvailable")
         await scene.live(120)
         assert scene.found("ManagedClusterConditionClockSynced") == ("True", "ManagedClusterClockSynced")
+
+
+class MirrorScene(Scene):
+    """A member of KubeFleet whose agent knows nothing of the Lease of the ManagedCluster that mirrors it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        mirror = self.api.objects[CLUSTER]
+        mirror["metadata"]["annotations"] = {"fleet.vkubelet.io/origin": "MemberCluster"}
+        mirror["status"]["conditions"].pop()
+        self.api.objects[LEASE]["spec"] = {}
+        self.beat()
+
+    def renew(self, *, ahead: float = 0.0) -> None:
+        if MEMBER in self.api.objects:
+            self.beat()
+        else:
+            super().renew(ahead=ahead)
+
+    def beat(self, healthy: str = "True") -> None:
+        """What the hub has copied of the last heartbeat."""
+        agent = {
+            "type": "MemberAgent",
+            "conditions": [condition("Healthy", healthy)],
+            "lastReceivedHeartbeat": rfc3339_micro(self.clock.now()),
+        }
+        spec = {"identity": {"kind": "User", "name": "agent"}, "heartbeatPeriodSeconds": PERIOD}
+        self.api.put(MEMBER, {"metadata": {"name": "w1", "uid": "m1"}, "spec": spec, "status": {"agentStatus": [agent]}})
+
+
+async def test_f_142_a_mirror_is_tainted_by_the_heartbeats_of_its_member() -> None:
+    scene = MirrorScene()
+    async with running(scene, with_members=True):
+        await scene.live(600)
+        assert scene.taints == [] and scene.found() == ("", "")
+        scene.beat("False")
+        await scene.clock.settle()
+        assert scene.taints == ["unavailable"]
+        scene.beat()
+        await scene.clock.settle()
+        assert scene.taints == []
+        await scene.clock.advance(299)
+        assert scene.taints == []
+        await scene.clock.advance(2)
+        assert scene.taints == ["unreachable"] and scene.found() == ("", "")
+        await scene.live(60)
+        assert scene.taints == []
+
+
+async def test_f_142_a_mirror_whose_lease_is_renewed_is_judged_by_it() -> None:
+    scene = MirrorScene()
+    async with running(scene, with_members=True):
+        Scene.renew(scene)
+        await scene.live(600)
+        assert scene.found() == STOPPED and scene.taints == ["unreachable"]
 
 
 def test_f_144_labels_show_the_state_of_each_addon() -> None:
