@@ -16,14 +16,15 @@ from tests.support.warm import fork
 _EVERY = 0.02
 
 
-async def run_command(program: str, *arguments: str, within: float) -> Ran:
+async def run_command(program: str, *arguments: str, within: float, network: Path | None = None) -> Ran:
     """`PROGRAM ARGUMENTS` to its end, forked from an interpreter that has imported it: most of a command's CPU is its imports.
+    `network` is the file of its network namespace.
 
     Raises TimeoutError.
     """
     with tempfile.TemporaryDirectory(prefix="command-") as directory:
         out, errors = Path(directory, "out"), Path(directory, "errors")
-        process = fork(program, *arguments, log=out, errors=errors, env=os.environ)
+        process = fork(program, *arguments, log=out, errors=errors, env=os.environ, network=network)
         try:
             async with asyncio.timeout(within):
                 while (code := process.poll()) is None:

@@ -34,13 +34,14 @@ COLD = "VKUBELET_COLD_PROGRAMS"
 class Program:
     """`python -m MODULE ARGS`; use as a context manager. `log` is its stderr and stdout.
 
-    Unless it is `cold`, it is forked from an interpreter that has imported it already.
+    Unless it is `cold`, it is forked from an interpreter that has imported it already. `network` is the file of its network namespace.
     """
 
-    def __init__(self, module: str, *args: str, log: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, module: str, *args: str, log: Path, env: Mapping[str, str] | None = None, network: Path | None = None) -> None:
         self.arguments = args
         self.cold = COLD in os.environ or module not in PROGRAMS
         self._module = module
+        self._network = network
         self._env = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
         self._process: subprocess.Popen[bytes] | Forked | None = None
         self.log = log
@@ -58,9 +59,10 @@ class Program:
         assert not self.alive, "the program already runs"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         if not self.cold:
-            self._process = fork(self._module, *self.arguments, log=self.log, env=self._env)
+            self._process = fork(self._module, *self.arguments, log=self.log, env=self._env, network=self._network)
             return self
-        command = (sys.executable, "-m", self._module, *self.arguments)
+        inside = () if self._network is None else ("nsenter", f"--net={self._network}")
+        command = (*inside, sys.executable, "-m", self._module, *self.arguments)
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
                 command, env=self._env, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent

@@ -32,6 +32,7 @@ _LATER = (
 
 _EVERY = 0.02
 _PR_SET_PDEATHSIG = 1
+_NEWNET = 0x40000000
 
 
 def die_with_parent() -> None:
@@ -97,10 +98,12 @@ class Forked:
             os.kill(self.pid, number)
 
 
-def fork(program: str, *args: str, log: Path, env: Mapping[str, str], errors: Path | None = None) -> Forked:
-    """`python -m PROGRAM ARGS` with this environment; `log` gets what it writes, except its stderr where `errors` is for that."""
+def fork(program: str, *args: str, log: Path, env: Mapping[str, str], errors: Path | None = None, network: Path | None = None) -> Forked:
+    """`python -m PROGRAM ARGS` with this environment, in that network namespace; `log` gets what it writes, except its stderr where
+    `errors` is for that."""
     interpreter = _interpreter()
-    return Forked(interpreter, interpreter.ask("fork", program, args, [str(log), str(errors or log)], os.getcwd(), dict(env)))
+    logs = [str(log), str(errors or log)]
+    return Forked(interpreter, interpreter.ask("fork", program, args, logs, os.getcwd(), dict(env), str(network or "")))
 
 
 @cache
@@ -136,10 +139,23 @@ def _fork(main: Callable[[list[str]], None], *rest: Any) -> int:
     return pid
 
 
+def _enter(network: str) -> None:
+    with open(network, "rb") as namespace:
+        if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter {network}")
+
+
 def _become(
-    main: Callable[[list[str]], None], arguments: list[str], logs: list[str], directory: str, environment: Mapping[str, str]
+    main: Callable[[list[str]], None],
+    arguments: list[str],
+    logs: list[str],
+    directory: str,
+    environment: Mapping[str, str],
+    network: str,
 ) -> None:
     die_with_parent()
+    if network:
+        _enter(network)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     random.seed()
     os.chdir(directory)

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import signal
+import socket
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ import aiohttp
 from attrs import asdict
 
 from vkubelet.clock import Clock
-from vkubelet.testing.cluster import components
+from vkubelet.testing.cluster import components, isolation
 from vkubelet.testing.cluster.ledger import Entry, Kind
 from vkubelet.testing.cluster.pki import Authority, KeyFiles, service_account_keys, write_kubeconfig
 from vkubelet.testing.cluster.processes import ClusterError, Lifetime, ProcessId, end, run, spawn, tail, wait_until
@@ -31,16 +32,21 @@ MASTERS = "system:masters"
 class ControlPlane(Lifetime):
     """Control plane as an async context manager, or with `start` and `stop`; not tied to an event loop.
 
-    `name` is the name of the cluster, its directory and its kubeconfig context. Without a `site` it creates a separate one.
+    `name` is the name of the cluster, its directory and its kubeconfig context. Without a `site` it creates a separate one. One that is
+    `isolated` runs in a network namespace as if behind NAT: nothing outside can connect to it, not even by its kubeconfig, and it
+    connects to nothing but what `let_dial` allows. It cannot have nodes.
     """
 
-    def __init__(self, name: str = "hub", site: Site | None = None, *, options: components.Options | None = None) -> None:
+    def __init__(
+        self, name: str = "hub", site: Site | None = None, *, options: components.Options | None = None, isolated: bool = False
+    ) -> None:
         self.name = name
         self.options = options or components.Options()
         self._own_site = site is None
         self.site = site or Site()
         self.directory = self.site.directory / name
         self.kubeconfig = self.site.directory / f"{name}.kubeconfig"
+        self._isolation = isolation.Isolation(name, self.site, self.directory) if isolated else None
         self._plane: components.Plane | None = None
         self._authority: Authority | None = None
         self._issued = 0
@@ -108,6 +114,8 @@ class ControlPlane(Lifetime):
             await self.site.start()
         await self.site.binaries.ensure(self._programs())
         self._prepare()
+        if self._isolation is not None:
+            await self._isolation.start()
         await self._start_storage()
         await self._start_controllers()
 
@@ -190,7 +198,7 @@ class ControlPlane(Lifetime):
         """Runs kubectl as admin and returns its output. Raises CommandFailed with its stderr."""
         binary = (await self.site.binaries.ensure(["kubectl"]))["kubectl"]
         cache = f"--cache-dir={self.directory / 'kubectl-cache'}"
-        return await run(str(binary), f"--kubeconfig={self.kubeconfig}", cache, *args, stdin=stdin)
+        return await run(*self.inside, str(binary), f"--kubeconfig={self.kubeconfig}", cache, *args, stdin=stdin)
 
     async def namespace(self, prefix: str = "test") -> str:
         """Creates a namespace with a unique name and its ServiceAccount `default`; returns its name."""
@@ -213,6 +221,28 @@ class ControlPlane(Lifetime):
         """Issues a TLS server certificate for these addresses and DNS names, signed by the CA the apiserver trusts for kubelets."""
         pair = self.authority.server(name, hosts, organizations=organizations)
         return pair.write(self.directory / "servers", self._file_name(name))
+
+    # --- Isolation -----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def network(self) -> Path | None:
+        """File of the network namespace of an isolated control plane. Raises ClusterError before the start."""
+        return self._isolation.namespace if self._isolation is not None else None
+
+    @property
+    def inside(self) -> list[str]:
+        """Words before a command that runs beside this control plane: none unless it is isolated."""
+        return self._isolation.prefix if self._isolation is not None else []
+
+    async def let_dial(self, *ports: int) -> None:
+        """Lets an isolated control plane, and what runs beside it, connect to these ports of 127.0.0.1 outside. Raises ClusterError."""
+        if self._isolation is None:
+            raise ClusterError(f"the control plane {self.name} is not isolated; it can connect to every port already")
+        await self._isolation.forward(ports)
+
+    async def can_dial(self, host: str, port: int) -> bool:
+        """Checks whether a program beside this control plane can connect to an address."""
+        return await isolation.can_dial(self._socket(), host, port)
 
     # --- Inside --------------------------------------------------------------------------------------------------------------------
 
@@ -251,7 +281,7 @@ class ControlPlane(Lifetime):
             write_kubeconfig(path, self.name, server=self.url, ca=authority.pair.certificate, client=client)
 
     def _spawn(self, name: str, argv: Sequence[str]) -> None:
-        self.site.ledger.add_process(spawn(name, argv, log=self.log(name)), self.name)
+        self.site.ledger.add_process(spawn(name, [*self.inside, *argv], log=self.log(name)), self.name)
 
     async def _wait(self, path: str, what: str) -> None:
         """Waits for a 200 at that path, but not for a control plane whose programs have exited."""
@@ -273,7 +303,11 @@ class ControlPlane(Lifetime):
         """Opens an HTTP session as admin."""
         context = ssl.create_default_context(cafile=str(self.ca))
         context.load_cert_chain(self.directory / "pki" / "admin.crt", self.directory / "pki" / "admin.key")
-        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context))
+        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context, socket_factory=lambda info: self._socket(info[0])))
+
+    def _socket(self, family: int = socket.AF_INET) -> socket.socket:
+        """Returns a TCP socket beside this control plane."""
+        return socket.socket(family, socket.SOCK_STREAM) if self._isolation is None else self._isolation.socket(family)
 
 
 def _claim_number(site: Path, directory: Path) -> int:
