@@ -18,7 +18,7 @@ from tests.support.kubectl import Ran
 from tests.support.peer import CLUSTERS, PeerHub
 from tests.support.program import LONG, Program, eventually
 
-AVAILABLE, SYNCED = "ManagedClusterConditionAvailable", "ManagedClusterConditionClockSynced"
+AVAILABLE = "ManagedClusterConditionAvailable"
 PUBLIC = "/api/v1/namespaces/kube-public/configmaps/fleet-hub"
 
 
@@ -131,73 +131,6 @@ async def test_f_13_what_join_prints_can_be_applied_where_the_hub_is_not_reached
     printed = await fleet(*owners.join(laptop, "--print", hub="https://192.0.2.1:6443"))
     assert printed.code == 0, printed.stderr
     await laptop.worker.kubectl("apply", "--dry-run=server", "-f", "-", stdin=printed.stdout.decode())
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"hub": "https://127.0.0.1:1"}, ["the hub https://127.0.0.1:1 is not reached", "check --hub"]),
-        ({"ca_hash": "sha256:0000"}, ["has a CA with another hash", "on the hub run: fleet init"]),
-        ({"token": "not.a.token"}, ["refuses the token", "on the hub run `fleet init`"]),
-        ({"token": "h.eyJleHAiOiAxNzY3MTM5MjAwfQ.s"}, ["the token expired at 2025-12-31 00:00Z", "on the hub run `fleet init`"]),
-    ],
-    ids=["wrong URL", "wrong CA hash", "token refused", "token expired"],
-)
-async def test_f_13_what_the_hub_refuses_is_named_before_anything_is_written(
-    scene: MakeScene, owners: Owners, changes: dict[str, str], words: list[str]
-) -> None:
-    laptop = await scene(bootstrap="")
-    ran = await fleet(*owners.join(laptop, "--timeout", "1", **changes))
-    assert ran.code == 1 and all(each in ran.stderr for each in words), ran.stderr
-    assert laptop.secret("bootstrap-hub-kubeconfig") == {}
-
-
-async def test_f_13_missing_rights_in_the_worker_are_named(scene: MakeScene, owners: Owners) -> None:
-    laptop = await scene(bootstrap="")
-    kubeconfig = laptop.worker.client_config("nobody")
-    ran = await fleet(*owners.join(laptop), "--kubeconfig", str(kubeconfig))
-    assert ran.code == 1 and "the worker refuses" in ran.stderr and "ask its owner for that right" in ran.stderr
-
-
-async def test_f_13_a_denied_request_an_unaccepted_cluster_and_a_wrong_clock_are_named(
-    scene: MakeScene, owners: Owners, tmp_path: Path
-) -> None:
-    laptop, peer = await scene(bootstrap=""), owners.peer
-    name = laptop.cluster
-    with Program("fleet", *owners.join(laptop), log=tmp_path / "join.log") as join:
-        await eventually(lambda: laptop.secret("bootstrap-hub-kubeconfig"), f"the Secret\n{join.tail()}")
-        with laptop.program() as agent:
-            await eventually(lambda: peer.decide(name, "Denied", "not our laptop"), f"a request\n{agent.tail()}")
-            await eventually(lambda: "not our laptop" in join.text() and "not our laptop" in laptop.ready(), f"denied\n{join.tail()}")
-        # The first process would wait for 30 s.
-        with laptop.program("second") as agent:
-            await eventually(lambda: peer.decide(name), f"the next request\n{agent.tail()}")
-            accept = f"has not accepted cluster {name}; on the hub run: fleet accept {name}"
-            await eventually(lambda: accept in join.text(), f"unaccepted\n{join.tail()}")
-            peer.set_condition(name, SYNCED, "False", "ManagedClusterClockOutOfSync")
-            peer.accept(name)
-            await eventually(lambda: "clocks of hub and worker differ" in join.text(), f"the clock\n{join.tail()}")
-            peer.set_condition(name, SYNCED, "True", "ManagedClusterClockSynced")
-            await eventually(lambda: not join.alive, f"it ends\n{join.tail()}")
-            assert join.process.poll() == 0
-
-
-async def test_f_13_a_name_that_another_cluster_has_is_named(scene: MakeScene, owners: Owners, tmp_path: Path) -> None:
-    laptop, peer = await scene(bootstrap=""), owners.peer
-    name = laptop.cluster
-    peer.send(
-        "POST", CLUSTERS, {"apiVersion": "cluster.open-cluster-management.io/v1", "kind": "ManagedCluster", "metadata": {"name": name}}
-    )
-    peer.accept(name)
-    peer.set_condition(name, "ManagedClusterJoined", "True", "ManagedClusterJoined")
-    with Program("fleet", *owners.join(laptop), log=tmp_path / "join.log") as join:
-        await eventually(lambda: laptop.secret("bootstrap-hub-kubeconfig"), f"the Secret\n{join.tail()}")
-        with laptop.program() as agent:
-            await eventually(
-                lambda: f"cluster {name} is joined already; choose another --name" in join.text(), f"{join.tail()}\n{agent.tail()}"
-            )
-            accepted = await fleet("accept", name, "--yes", *owners.hub)
-            assert "is joined already; a request of another cluster gets the same identity" in accepted.stdout.decode()
 
 
 async def test_f_14_a_request_of_a_user_that_is_no_bootstrap_identity_needs_a_flag(scene: MakeScene, owners: Owners) -> None:

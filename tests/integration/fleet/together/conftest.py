@@ -1,0 +1,65 @@
+"""A hub that has nothing but what `fleet init` made, its process, and an API server of workers behind NAT."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.fleet.player import Caller
+from tests.integration.fleet.together.scene import Fleet, Laptop, initialized, serving
+from vkubelet.testing.cluster import ControlPlane, Options, Site
+from vkubelet.testing.fixtures import run_apart, running
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def fresh(cluster_site: Site, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """A hub that nobody has prepared. It signs certificates and collects garbage; nothing schedules."""
+    with running(ControlPlane("fresh", cluster_site, options=Options(scheduler=False, aggregation=False)), request) as plane:
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def behind(fresh: ControlPlane, cluster_site: Site, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """An API server of workers that reaches the hub alone, and that nothing reaches: shown by trying."""
+    options = Options(controllers=False, scheduler=False, aggregation=False)
+    with running(ControlPlane("behind", cluster_site, options=options, isolated=True), request) as plane:
+        run_apart(plane.let_dial(fresh.port))
+        run_apart(separated(fresh, plane))
+        yield plane
+
+
+async def separated(hub: ControlPlane, worker: ControlPlane) -> None:
+    """Both sides try to reach each other, at every address that they may know."""
+    assert await worker.can_dial("127.0.0.1", hub.port)
+    assert not await worker.can_dial("127.0.0.1", hub.plane.etcd_port) and not await worker.can_dial(hub.host_address, hub.port)
+    for port in (worker.port, worker.plane.etcd_port):
+        assert await worker.can_dial("127.0.0.1", port)
+        for host in ("127.0.0.1", hub.host_address):
+            assert not await hub.can_dial(host, port)
+
+
+@pytest.fixture(scope="session")
+def fleet(fresh: ControlPlane, behind: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    directory = tmp_path_factory.mktemp("fleet")
+    line = asyncio.run(initialized(fresh))
+    with serving(fresh, directory) as process:
+        yield Fleet(fresh, behind, line, process)
+
+
+@pytest.fixture(scope="session")
+def owner(fresh: ControlPlane) -> Caller:
+    """The administrator of the hub."""
+    return Caller(fresh.kubeconfig)
+
+
+@pytest.fixture
+def laptop(fleet: Fleet, tmp_path: Path) -> Laptop:
+    """A worker without an agent."""
+    number = next(_numbers)
+    return Laptop(fleet, f"behind-{number}", f"agent-{number}", tmp_path)
