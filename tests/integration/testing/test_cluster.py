@@ -22,9 +22,10 @@ from vkubelet.clock import SystemClock
 from vkubelet.testing.cluster import ClusterError, CommandFailed, ControlPlane, Options, Site, WorkerNode
 from vkubelet.testing.cluster.cgroups import hierarchies
 from vkubelet.testing.cluster.images import AGNHOST, BUSYBOX
+from vkubelet.testing.cluster.isolation import FORWARDER, HOLDER, LOOPBACK
 from vkubelet.testing.cluster.ledger import Kind, Ledger
 from vkubelet.testing.cluster.nodeconfig import SYSCTLS
-from vkubelet.testing.cluster.processes import wait_until
+from vkubelet.testing.cluster.processes import ProcessId, wait_until
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="real nodes need root")
 
@@ -124,6 +125,29 @@ async def test_a_control_plane_that_can_not_start_says_why_and_is_gone(cluster_s
     assert not [process for process in plane.processes.values() if process.alive()]
 
 
+@needs_root
+async def test_an_isolated_control_plane_reaches_chosen_ports_and_nothing_reaches_it(worker: ControlPlane, cluster_site: Site) -> None:
+    options = Options(controllers=False, scheduler=False)
+    async with ControlPlane("private", cluster_site, options=options, isolated=True) as private:
+        assert (await private.namespace()) in await private.kubectl("get", "namespaces", "-o", "name")
+        assert not await private.can_dial(LOOPBACK, worker.port)
+        await private.let_dial(worker.port)
+        command = [*private.inside, "cat", "/proc/net/dev"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert [line.partition(":")[0].strip() for line in shown.splitlines()[2:]] == ["lo"]
+        for host, port in ((LOOPBACK, worker.plane.etcd_port), (worker.host_address, worker.port)):
+            assert not await private.can_dial(host, port) and await worker.can_dial(host, port)
+        for host in (LOOPBACK, worker.host_address):
+            assert not await worker.can_dial(host, private.port)
+        config = worker.client_config("from-inside", ["system:masters"])
+        answer = await private.kubectl(f"--kubeconfig={config}", "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}")
+        assert answer == "from-inside"
+        with pytest.raises(ClusterError, match="all ports at once"):
+            await private.let_dial(worker.plane.etcd_port)
+        programs = private.processes
+    assert not [each.name for each in programs.values() if each.alive()] and HOLDER in programs
+
+
 # --- Nodes -----------------------------------------------------------------------------------------------------------------------------
 
 
@@ -200,6 +224,7 @@ class Traces:
     links: frozenset[str]
     cgroups: frozenset[str]
     namespaces: frozenset[str]
+    programs: frozenset[ProcessId]
 
     @classmethod
     def of(cls, directory: Path) -> Traces:
@@ -209,12 +234,15 @@ class Traces:
             links=frozenset(entry.name for entry in ledger.entries(Kind.LINK)),
             cgroups=frozenset(entry.name for entry in ledger.entries(Kind.CGROUP)),
             namespaces=frozenset(name for entry in ledger.entries(Kind.NAMESPACE) for name in namespaces_of(entry.pid)),
+            programs=frozenset(entry.process for entry in ledger.entries(Kind.PROCESS)),
         )
 
     def left(self) -> list[str]:
         found = [f"directory {self.directory}"] if self.directory.exists() else []
         found += [f"link {name}" for name in self.links if Path("/sys/class/net", name).exists()]
         found += [f"cgroup {path / name}" for name in self.cgroups for path in hierarchies() if (path / name).exists()]
+        # A network namespace ends with its last process; those that wait in it or forward for it name no directory.
+        found += [f"process {each.name} ({each.pid})" for each in self.programs if each.alive()]
         found += [f"mount {line}" for line in Path("/proc/mounts").read_text().splitlines() if str(self.directory) in line]
         for process in Path("/proc").glob("[0-9]*"):
             try:
@@ -266,18 +294,21 @@ async def test_leaving_a_site_leaves_nothing() -> None:
 async def test_a_starter_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     script = (
         "import asyncio, signal\n"
-        "from vkubelet.testing.cluster import ControlPlane, Site, WorkerNode\n"
+        "from vkubelet.testing.cluster import ControlPlane, Options, Site, WorkerNode\n"
         "async def main():\n"
         "    async with Site() as site, ControlPlane('worker', site) as worker, WorkerNode('node-1', worker):\n"
-        "        print(site.directory, flush=True)\n"
-        "        signal.pause()\n"
+        "        options = Options(controllers=False, scheduler=False)\n"
+        "        async with ControlPlane('private', site, options=options, isolated=True) as private:\n"
+        "            await private.let_dial(worker.port)\n"
+        "            print(site.directory, flush=True)\n"
+        "            signal.pause()\n"
         "asyncio.run(main())\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=subprocess.PIPE, env=environment, cwd=tmp_path)
     assert process.stdout is not None
     traces = Traces.of(Path((await process.stdout.readline()).decode().strip()))
-    assert traces.namespaces
+    assert traces.namespaces and {FORWARDER, HOLDER} <= {each.name for each in traces.programs}
     process.kill()
     await process.wait()
     await traces.wait()

@@ -21,6 +21,7 @@ from tests.integration.fleet.player import (
     works,
 )
 from tests.integration.fleet.together.scene import Fleet, Laptop
+from tests.support.audit import Audit
 from tests.support.program import Program, eventually
 
 JOINED = {
@@ -89,7 +90,7 @@ async def names_of(owner: Caller, name: str) -> list[str]:
 
 
 async def test_f_107_a_worker_behind_nat_joins_within_15_s_of_consent(fleet: Fleet, laptop: Laptop, owner: Caller) -> None:
-    # F-2, F-12, F-13, F-14, F-154, F-16, F-156, F-157
+    # F-2, F-12, F-13, F-14, F-16, F-55, F-154, F-156, F-157
     name = laptop.name
     with laptop.joining() as join, await laptop.agent(join) as agent:
         await eventually(lambda: f"on the hub run: fleet accept {name}" in join.text(), f"unapproved\n{join.tail()}\n{agent.tail()}")
@@ -121,12 +122,16 @@ async def test_f_107_a_worker_behind_nat_joins_within_15_s_of_consent(fleet: Fle
         await eventually(renews, f"{name} renews its Lease again\n{agent.tail()}")
         await has_joined(owner, name, agent, fleet.process)
 
+        deleting = [Audit(fleet.hub, user) for user in ("fresh-admin", "system:serviceaccount:fleet-system:fleet-hub")]
         await owner.create(addons(name), addon(name, "a"))
         await owner.create(works(name), work(name, "w"))
         left = await fleet.done("leave", name, "--yes")
         assert f"Namespace {name} stays" in left and await owner.get(f"{CLUSTERS}/{name}") is None
         await eventually(lambda: f"no ManagedCluster {name} any more" in agent.text(), f"the agent reports it\n{agent.tail()}")
     await nothing_left(owner, name)
+    deletions = [call for audit in deleting for call in audit.calls() if call.verb == "delete"]
+    assert {f"managedclusters {name}", "manifestworks w"} <= {f"{call.what} {call.name}" for call in deletions}
+    assert not [str(call) for call in deletions if not call.body.get("preconditions", {}).get("uid")]
     here = await laptop.run("leave", "--here", *laptop.here)
     assert here.code == 0 and f"Namespace {laptop.namespace} stays" in here.stdout.decode(), here.stderr
     # What `fleet init` grants is enough.
