@@ -97,7 +97,7 @@ class ManagedNamespaces:
             return
         entries = prescribed(obj)
         wanted = list(dict.fromkeys(each["name"] for each in entries))
-        # After a start, namespaces of entries that are gone may have the label.
+        # After a start, namespaces of deleted entries may have the label.
         if not wanted and self._labelled == set():
             return
         results = await self._apply(wanted)

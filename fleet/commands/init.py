@@ -56,7 +56,7 @@ class Init:
     """URL by which workers reach the hub; empty: that of the kubeconfig."""
     token_seconds: int
     administrators: Sequence[str] = ()
-    """Users and groups that alone write namespaces and definitions of the fleet; none: whoever has the rights."""
+    """Users and groups that alone write namespaces and definitions of the fleet; none: every user with the rights."""
     yes: bool
     terminal: Terminal
     clock: Clock = field(factory=SystemClock)

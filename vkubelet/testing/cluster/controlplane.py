@@ -231,7 +231,7 @@ class ControlPlane(Lifetime):
 
     @property
     def inside(self) -> list[str]:
-        """Words before a command that runs beside this control plane: none unless it is isolated."""
+        """Arguments before a command that runs beside this control plane: none unless it is isolated."""
         return self._isolation.prefix if self._isolation is not None else []
 
     async def let_dial(self, *ports: int) -> None:

@@ -45,11 +45,11 @@ class Isolation:
 
     @property
     def prefix(self) -> list[str]:
-        """Words before a command that runs inside."""
+        """Arguments before a command that runs inside."""
         return ["nsenter", f"--net={self.namespace}"]
 
     async def start(self) -> None:
-        """Creates the namespace; it ends with its last process, of which the first is in the ledger. Raises ClusterError."""
+        """Creates the namespace; it is removed with its last process, of which the first is in the ledger. Raises ClusterError."""
         if os.geteuid() != 0:
             raise ClusterError(f"{self._owner} needs root rights, because it is isolated")
         self._keep(spawn(HOLDER, ["unshare", "--net", "sleep", "infinity"], log=self._log(HOLDER)))
