@@ -116,7 +116,8 @@ class Caller:
         return await asyncio.to_thread(self._call, method, path, body, content)
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None, content: str) -> Body:
-        headers = {"Accept": "application/json", "Content-Type": content}
+        tokens = {each["key"]: each["value"] for each in self._api.configuration.auth_settings().values()}
+        headers = {"Accept": "application/json", "Content-Type": content, **tokens}
         answer: Any = self._api.call_api(method, f"{self._api.configuration.host}{path}", header_params=headers, body=body)
         text = answer.read().decode(errors="replace")
         if answer.status >= 300:

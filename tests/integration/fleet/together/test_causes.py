@@ -10,6 +10,7 @@ from tests.integration.fleet.together.test_joins import request_of
 from tests.support.program import eventually
 from vkubelet.testing.cluster import ControlPlane
 
+SINCE = "2026-01-01T00:00:00Z"
 EXPIRED = "h.eyJleHAiOiAxNzY3MTM5MjAwfQ.s"
 
 
@@ -91,9 +92,8 @@ async def test_f_13_a_name_that_another_cluster_has_is_named(fleet: Fleet, lapto
     await accept(owner, name)
     await has_condition(owner, name, "HubAcceptedManagedCluster", ("True", "HubClusterAdminAccepted"))
     joined = {"type": "ManagedClusterJoined", "status": "True", "reason": "ManagedClusterJoined", "message": ""}
-    found = await owner.call("GET", f"{CLUSTERS}/{name}")
-    found["status"]["conditions"].append({**joined, "lastTransitionTime": "2026-01-01T00:00:00Z"})
-    await owner.replace(f"{CLUSTERS}/{name}/status", found)
+    listed = [*(await owner.call("GET", f"{CLUSTERS}/{name}"))["status"]["conditions"], {**joined, "lastTransitionTime": SINCE}]
+    await owner.merge(f"{CLUSTERS}/{name}/status", {"status": {"conditions": listed}})
     with laptop.joining() as join, await laptop.agent(join) as agent:
         text = f"cluster {name} is joined already; choose another --name"
         await eventually(lambda: text in join.text(), f"it is named\n{join.tail()}\n{agent.tail()}")
