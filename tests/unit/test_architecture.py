@@ -71,7 +71,7 @@ BUDGETS = {
     ("core", "expressions"): 3000,
     ("clusters", "ocm"): 2500,
     ("kubefleet",): 1500,
-    ("agent",): 2000,
+    ("agent",): 2200,
     ("gateway",): 900,
     ("webhook",): 250,
     ("operator", "commands", "cli", "__main__", "settings", "processes"): 2400,

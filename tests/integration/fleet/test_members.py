@@ -203,3 +203,25 @@ async def test_f_27_two_records_of_other_clients_are_left_alone(program: Any, ad
     for path in (f"{CLUSTERS}/c5", f"{MEMBERS}/c5"):
         record = await admin.call("GET", path)
         assert ORIGIN not in (record["metadata"].get("annotations") or {}) and "deletionTimestamp" not in record["metadata"]
+
+
+async def test_f_142_the_mirror_of_a_member_is_tainted_by_its_heartbeats(prepared: ControlPlane, admin: Caller) -> None:
+    # F-25: agents of KubeFleet renew no Lease.
+    await admin.create(MEMBERS, member("m20"))
+    await reaches(admin, f"{CLUSTERS}/m20", "HubAcceptedManagedCluster", ("True", "HubClusterAdminAccepted"))
+    unreachable, unavailable = (f"cluster.open-cluster-management.io/{each}" for each in ("unreachable", "unavailable"))
+
+    async def tainted(*keys: str) -> None:
+        async def check() -> bool:
+            return [key for key, _ in taints(await admin.call("GET", f"{CLUSTERS}/m20"))] == [*keys]
+
+        await eventually(check, f"the mirror has the taints {keys}")
+
+    await tainted(unreachable)
+    agent = await agent_of(prepared, "m20")
+    await report(agent, "m20")
+    await tainted()
+    await report(agent, "m20", healthy="False")
+    await tainted(unavailable)
+    await report(agent, "m20")
+    await tainted()

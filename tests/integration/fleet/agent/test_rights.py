@@ -6,7 +6,7 @@ from fleet.agent.rights import agent_rules
 from fleet.agent.settings import read_agent_settings
 from tests.integration.fleet.agent.scene import MakeScene
 from tests.support.audit import Audit
-from tests.support.peer import PeerHub
+from tests.support.peer import CLUSTERS, PeerHub
 from tests.support.program import eventually
 from vkubelet.api.rbac import checks_of
 
@@ -26,6 +26,11 @@ async def test_f_59_every_right_in_the_worker_is_used_and_none_is_missing(scene:
         await eventually(lambda: peer.decide(laptop.cluster), f"a request\n{program.tail()}", seconds=60)
         peer.accept(laptop.cluster)
         await eventually(lambda: "ManagedClusterJoined" in peer.conditions(laptop.cluster), f"joined\n{program.tail()}")
+        # F-153
+        entry = {"clusterSet": "s", "name": f"{laptop.namespace}-managed"}
+        peer.send("PATCH", f"{CLUSTERS}/{laptop.cluster}/status", {"status": {"managedNamespaces": [entry]}})
+        await eventually(lambda: peer.status(laptop.cluster)["managedNamespaces"][0].get("conditions"), f"a namespace\n{program.tail()}")
+        await laptop.worker.kubectl("delete", "namespace", entry["name"], "--wait=false")
     calls = audit.calls()
     assert not [str(call) for call in calls if call.code == 403]
     used = {(call.verb, call.what) for call in calls}
