@@ -161,7 +161,7 @@ def kubelet_flags(plan: NodePlan, labels: Mapping[str, str]) -> list[str]:
         "--root-dir=/var/lib/kubelet",
         f"--hostname-override={plan.name}",
         f"--node-ip={plan.address}",
-        # With one, its collection each minute removes the container that has exited while its successor is created and does not run yet: the
+        # With one, its collection each minute removes the container that exited while its successor is created and does not run yet: the
         # pod loses its last state and `kubectl logs --previous`.
         "--maximum-dead-containers-per-container=2",
     ]
