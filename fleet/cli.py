@@ -136,8 +136,6 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--print", dest="only_print", action="store_true", help="print the manifests, and write nothing")
     parser.add_argument("--server", default="", metavar="URL", help="URL by which workers reach the hub (default: that of the kubeconfig)")
     parser.add_argument("--token-life", default="24h", metavar="TIME", help="validity of the printed token (default 24h)")
-    alone = "user or group that alone, with others named like this, writes namespaces and definitions of the fleet (repeatable)"
-    parser.add_argument("--administrator", dest="administrators", action="append", default=[], metavar="NAME", help=alone)
     _add_yes(parser)
     parser.set_defaults(call=_command_init)
 
@@ -159,7 +157,6 @@ def _command_init(arguments: argparse.Namespace) -> None:
             only_print=arguments.only_print,
             server=arguments.server.rstrip("/"),
             token_seconds=seconds_of(arguments.token_life, "--token-life"),
-            administrators=arguments.administrators,
             yes=arguments.yes,
             terminal=terminal,
         ),

@@ -8,13 +8,13 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
-import yaml
 from attrs import field, frozen
 
 from fleet.api import keys
-from fleet.api.resources import CLUSTERCLAIMS, DEFINED, admission_policies, definition, guard_rails
+from fleet.api.resources import CLUSTERCLAIMS, DEFINED, admission_policies, definition
 from fleet.commands.objects import INSTALLER, apply_all, confirm
 from fleet.core.rights import hub_objects, hub_rules
+from vkubelet.api.codec import decode_yaml_documents
 from vkubelet.api.objects import SERVICEACCOUNTS, Json
 from vkubelet.api.rbac import RBAC, Rule, namespace_body
 from vkubelet.client.connection import Connection
@@ -36,14 +36,6 @@ def ca_hash(authority: bytes) -> str:
     return f"sha256:{hashlib.sha256(authority.strip()).hexdigest()}"
 
 
-def policies(administrators: Sequence[str]) -> list[Json]:
-    """Returns the admission policies of a hub; with `administrators` these and its own process alone write namespaces of the fleet."""
-    texts = [admission_policies()]
-    if administrators:
-        texts.append(guard_rails([*administrators, f"system:serviceaccount:{keys.NAMESPACE}:{keys.HUB}"]))
-    return [body for text in texts for body in yaml.safe_load_all(text)]
-
-
 @frozen(kw_only=True)
 class Init:
     """One run of the command; `roles` are the objects that all clusters share, with their `rules`."""
@@ -55,8 +47,6 @@ class Init:
     server: str
     """URL by which workers reach the hub; empty: that of the kubeconfig."""
     token_seconds: int
-    administrators: Sequence[str] = ()
-    """Users and groups that alone write namespaces and definitions of the fleet; none: every user with the rights."""
     yes: bool
     terminal: Terminal
     clock: Clock = field(factory=SystemClock)
@@ -65,7 +55,8 @@ class Init:
         """Prepares the hub; returns how a worker joins it. Raises VKubeletError."""
         authority = _authority(await clusters.connection_of(self.choice))
         process = [namespace_body(keys.NAMESPACE), _account(), *hub_objects()]
-        bodies = [*process, *self.roles, *(_published(authority) if authority else []), *policies(self.administrators)]
+        policies = decode_yaml_documents(admission_policies())
+        bodies = [*process, *self.roles, *(_published(authority) if authority else []), *policies]
         text = commented(bodies, [*hub_rules(), *self.rules, READ_CA])
         if self.only_print:
             definitions = "\n---\n".join(definition(each).strip() for each in DEFINED if each != CLUSTERCLAIMS)

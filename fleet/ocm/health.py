@@ -132,8 +132,7 @@ class Health:
         if obj is None or cluster is None or cluster.deleting or condition_of(cluster.conditions, HUB_ACCEPTED) is None:
             return None
         if self._has_member_health(cluster):
-            await self._mark(obj, self._member_status(cluster))
-            return self._member_due(cluster)
+            return await self._mark_mirror(obj, cluster)
         conditions = self._clock_condition(cluster, obj)
         if not has_condition(obj, AVAILABLE, status="Unknown", reason=LEASE_STOPPED) and await self._has_stopped(cluster):
             conditions.append(await self._lose(obj, cluster))
@@ -190,19 +189,16 @@ class Health:
         pulse = self._pulses.get(cluster.name)
         return mirrors and (pulse is None or pulse.last is None)
 
-    def _member_status(self, cluster: ManagedCluster) -> str:
-        member, pulse = self._registry.member_cluster(cluster.name), self._heartbeats.get(cluster.name)
-        if member is None or pulse is None:
-            return ""
-        if not self._watching.continuous:
-            return member_status(member, Verdict.UNDECIDED)
-        return member_status(member, pulse.verdict(now=self._watching.now(), seconds=member.period, multiple=grace_multiple(cluster)))
-
-    def _member_due(self, cluster: ManagedCluster) -> float | None:
-        member, pulse = self._registry.member_cluster(cluster.name), self._heartbeats.get(cluster.name)
+    async def _mark_mirror(self, obj: Unknown, cluster: ManagedCluster) -> float | None:
+        """Writes the taint of the member's health, once the member is known. Raises ApiError."""
+        member, pulse, multiple = self._registry.member_cluster(cluster.name), self._heartbeats.get(cluster.name), grace_multiple(cluster)
         if member is None or pulse is None:
             return None
-        return self._left(pulse, seconds=member.period, multiple=grace_multiple(cluster))
+        verdict = Verdict.UNDECIDED
+        if self._watching.continuous:
+            verdict = pulse.verdict(now=self._watching.now(), seconds=member.period, multiple=multiple)
+        await self._mark(obj, member_status(member, verdict))
+        return self._left(pulse, seconds=member.period, multiple=multiple)
 
     # --- Judgement -----------------------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.cli import seconds_of
-from fleet.commands.init import ca_hash, policies
+from fleet.commands.init import ca_hash
 from vkubelet.errors import SettingsError
 
 
@@ -23,11 +23,3 @@ def test_f_12_what_is_no_time_is_refused_by_its_flag(text: str) -> None:
     with pytest.raises(SettingsError) as refused:
         seconds_of(text, "--token-life")
     assert refused.value.path == "--token-life"
-
-
-def test_f_64_guard_rails_let_administrators_and_the_process_of_the_hub_write() -> None:
-    assert "guardrails.fleet.vkubelet.io" not in {each["metadata"]["name"] for each in policies([])}
-    named = [each for each in policies(["fleet-admins"]) if each["metadata"]["name"] == "guardrails.fleet.vkubelet.io"]
-    (variables,) = [each["spec"]["variables"] for each in named if each["kind"] == "ValidatingAdmissionPolicy"]
-    listed = {each["name"]: each["expression"] for each in variables}["administrators"]
-    assert listed == "['fleet-admins', 'system:serviceaccount:fleet-system:fleet-hub']"
