@@ -170,6 +170,8 @@ def fleet_agent_roles() -> str:
     text = conditional(text, certificate, condition='ne .Values.door "kubefleet"')
     properties = [rule for rule in rules if "clusterproperties" in rule.resources]
     text = conditional(text, properties, condition=".Values.clusterProperties")
+    namespaces = [rule for rule in rules if "namespaces" in rule.resources and not rule.names]
+    text = conditional(text, namespaces, condition='and .Values.managedNamespaces (ne .Values.door "kubefleet")')
     text = text.replace(f"[{_SECRETS}]", f'{{{{ include "{keys.AGENT}.secrets" . }}}}')
     return f"# {_OF_A_FLEET}\n{text}"
 

@@ -54,6 +54,7 @@ EVERYTHING: dict[str, Body] = {
         "clientCertExpiration": 7200,
         "managedClustersGroup": True,
         "clusterProperties": True,
+        "managedNamespaces": False,
     },
 }
 

@@ -71,6 +71,7 @@ agent:
   client_cert_expiration: {{ toJson .Values.clientCertExpiration }}
   managed_clusters_group: {{ .Values.managedClustersGroup }}
   cluster_properties: {{ .Values.clusterProperties }}
+  managed_namespaces: {{ .Values.managedNamespaces }}
   {{- if eq .Values.door "kubefleet" }}
   token: {secret: {{ include "fleet-agent.tokenSecret" . }}}
   {{- end }}
