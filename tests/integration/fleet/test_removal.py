@@ -36,7 +36,7 @@ async def leaving(admin: Caller, cluster: str) -> set[str]:
     return {each["metadata"]["name"] for each in listed if "deletionTimestamp" in each["metadata"]}
 
 
-async def test_f_156_addons_then_works_are_removed_in_their_order(prepared: ControlPlane, bootstrap: Caller, admin: Caller) -> None:
+async def test_f_156_f_157_addons_then_works_are_removed_in_their_order(prepared: ControlPlane, bootstrap: Caller, admin: Caller) -> None:
     agent = await joined(prepared, bootstrap, admin, "r1")
     await admin.create(addons("r1"), addon("r1", "tunnel", **HELD))
     for name, level in (("late", 20), ("early", 10)):

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from fleet.agent.settings import read_agent_settings
+from fleet.agent.rights import agent_objects
+from fleet.agent.settings import AgentSettings, read_agent_settings
 from fleet.commands.deployment import agent_deployment, bootstrap_kubeconfig, secret_body, settings_body
 from fleet.commands.join import JoinFlags
 from vkubelet.client.connection import connection_from_kubeconfig
@@ -23,6 +24,16 @@ def test_f_13_the_pod_of_the_agent_has_no_privileges() -> None:
     assert pod["securityContext"]["runAsNonRoot"] and container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert container["securityContext"]["readOnlyRootFilesystem"] and not container["securityContext"]["allowPrivilegeEscalation"]
     assert pod["serviceAccountName"] == "fleet-agent" and container["image"] == "image:1"
+
+
+def test_f_6_the_agent_is_one_deployment_that_its_owner_may_delete() -> None:
+    made = agent_deployment("image:1", "edge")
+    assert (made["kind"], made["metadata"]["name"], made["metadata"]["namespace"]) == ("Deployment", "fleet-agent", "edge")
+    assert not made["metadata"].get("finalizers") and "ownerReferences" not in made["metadata"]
+    accounts = [
+        each["metadata"] for each in agent_objects(AgentSettings(cluster="w1", namespace="edge")) if each["kind"] == "ServiceAccount"
+    ]
+    assert accounts == [{"name": made["spec"]["template"]["spec"]["serviceAccountName"], "namespace": "edge"}]
 
 
 def test_f_13_the_settings_that_are_written_are_those_that_the_agent_reads() -> None:

@@ -1,13 +1,18 @@
-"""Tests of fleet.ocm.removal: order and texts."""
+"""Tests of fleet.ocm.removal: order, texts and conditions."""
 
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from fleet.ocm.removal import force_after, next_to_delete, priority, remaining_text
-from tests.unit.fleet.builders import SINCE, managed, unknown
-from vkubelet.api.objects import Unknown
+from fleet.clusters.kept import KeptObjects
+from fleet.clusters.registry import Registry
+from fleet.ocm.removal import Removal, force_after, next_to_delete, priority, remaining_text
+from tests.support.memory_api import MergingApi
+from tests.unit.fleet.builders import SINCE, hub_of, managed, unknown
+from vkubelet.api.objects import CLUSTERROLEBINDINGS, CLUSTERROLES, NAMESPACES, ROLEBINDINGS, Unknown
+from vkubelet.client.transport import Call
+from vkubelet.errors import Forbidden
 
 PRIORITY = "open-cluster-management.io/cleanup-priority"
 
@@ -40,3 +45,49 @@ def test_f_156_the_report_counts_what_is_left_and_names_the_oldest() -> None:
 )
 def test_f_156_force_is_an_annotation_with_seconds(text: str, expected: timedelta | None) -> None:
     assert force_after(managed(annotations={"fleet.vkubelet.io/force-cleanup-after": text})) == expected
+
+
+RECORD = "/apis/cluster.open-cluster-management.io/v1/managedclusters/w1"
+WORK = "/apis/work.open-cluster-management.io/v1/namespaces/w1/manifestworks/web"
+
+
+class WorksApi(MergingApi):
+    """Refuses lists of works while that is set."""
+
+    refuses = False
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        if self.refuses and call.method == "GET":
+            raise Forbidden("list manifestworks", "not allowed")
+        return await super().fetch(call, timeout)
+
+
+async def test_f_147_each_step_of_a_removal_is_a_reason_of_the_condition() -> None:
+    api = WorksApi()
+    hub = hub_of(api.client())
+    registry = Registry(hub, with_members=False)
+    informers = [hub.informer(each) for each in (NAMESPACES, CLUSTERROLES, CLUSTERROLEBINDINGS, ROLEBINDINGS)]
+    informers[0].adopt(
+        unknown(
+            {"metadata": {"name": "w1", "uid": "n", "resourceVersion": "1", "labels": {"open-cluster-management.io/cluster-name": "w1"}}}
+        )
+    )
+    finalizers = ["cluster.open-cluster-management.io/resource-cleanup"]
+    api.put(RECORD, {"metadata": {"name": "w1", "uid": "u1", "deletionTimestamp": SINCE, "finalizers": finalizers}, "spec": {}})
+    api.put(WORK, {"metadata": {"name": "web", "namespace": "w1", "uid": "u3", "creationTimestamp": SINCE}})
+    removal = Removal(hub, registry, KeptObjects(hub.client, [*informers, registry.leases]), namespace="fleet-system")
+
+    async def reason() -> tuple[str, str]:
+        try:
+            await removal.reconcile(unknown(api.objects[RECORD]), managed("w1", deletionTimestamp=SINCE))
+        except Forbidden:
+            assert api.refuses
+        (found,) = api.objects[RECORD]["status"]["conditions"]
+        assert found["type"] == "Deleting" and found["message"]
+        return found["status"], found["reason"]
+
+    assert await reason() == ("True", "ResourceRemaining") and WORK not in api.objects
+    api.refuses = True
+    assert await reason() == ("True", "DeletingError")
+    api.refuses = False
+    assert await reason() == ("True", "NoResource") and api.objects[RECORD]["metadata"]["finalizers"] == []
