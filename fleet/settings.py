@@ -34,6 +34,9 @@ class HubSettings:
     """Age of the heartbeat of a member from which on its ClusterProfile reports MemberAgentHeartbeatLost."""
     force_leave_after: float = 900.0
     """Delay after which a MemberCluster is removed although its agent has not acknowledged that it leaves."""
+    administrators: Sequence[str] = ()
+    """Users and groups who alone, beside this process, write the namespaces fleet-* and the definitions of the fleet; by default there is
+    no such limit. Include yourself."""
 
     def __attrs_post_init__(self) -> None:
         for name in ("namespace", "profile_namespace"):
@@ -43,6 +46,8 @@ class HubSettings:
             raise SettingsError("hub.force_leave_after", f"must be from {SHORTEST_LEAVE:g} to {LONGEST_LEAVE:g} seconds")
         if self.heartbeat_threshold <= 0:
             raise SettingsError("hub.heartbeat_threshold", "must be more than 0 seconds")
+        if not all(each.isprintable() and each.strip() and not set(each) & set("'\"\\") for each in self.administrators):
+            raise SettingsError("hub.administrators", "must be names of users or groups, without quotes and backslashes")
 
 
 @frozen(kw_only=True)

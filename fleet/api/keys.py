@@ -87,6 +87,8 @@ BOOTSTRAP_SECRET: Final = "bootstrap-hub-kubeconfig"
 """Secret in the worker with the kubeconfig by which it asks to join a hub."""
 HUB_SECRET: Final = "hub-kubeconfig-secret"
 """Secret in the worker with the certificate that the hub issued."""
+GUARD_RAILS: Final = "guardrails.fleet.vkubelet.io"
+"""Admission policy, and its binding, by which only administrators write namespaces and definitions of the fleet."""
 GATEWAY: Final = "fleet-gateway"
 GATEWAY_CLIENTS: Final = "fleet-gateway-clients"
 
@@ -95,6 +97,8 @@ ORIGIN: Final = f"{_OURS}origin"
 CONFIRM: Final = f"{_OURS}confirm"
 LEASE_GRACE: Final = f"{_OURS}lease-grace-multiple"
 FORCE_CLEANUP: Final = f"{_OURS}force-cleanup-after"
+EXPORTS: Final = f"{_OURS}exports-services"
+"""Annotation of a MemberCluster whose namespace contains exports of services; an admission policy refuses its deletion then."""
 
 _RESERVED: Final = re.compile(r"default|kube-.*|fleet-system|fleet-member-.*|open-cluster-management.*|kubeocean-system")
 

@@ -18,6 +18,8 @@ ADDON_GROUP: Final = "addon.open-cluster-management.io"
 FLEET_GROUP: Final = "cluster.kubernetes-fleet.io"
 PLACEMENT_GROUP: Final = "placement.kubernetes-fleet.io"
 INVENTORY_GROUP: Final = "multicluster.x-k8s.io"
+NETWORKING_GROUP: Final = "networking.fleet.azure.com"
+"""Group of the networking of KubeFleet, which a hub need not serve."""
 
 MANAGEDCLUSTERS: Final = Resource(CLUSTER_GROUP, "v1", "managedclusters", "ManagedCluster", False, Unknown)
 MANAGEDCLUSTERSETS: Final = Resource(CLUSTER_GROUP, "v1beta2", "managedclustersets", "ManagedClusterSet", False, Unknown)
@@ -31,6 +33,7 @@ MANAGEDCLUSTERADDONS: Final = Resource(ADDON_GROUP, "v1alpha1", "managedclustera
 MEMBERCLUSTERS: Final = Resource(FLEET_GROUP, "v1beta1", "memberclusters", "MemberCluster", False, Unknown)
 INTERNALMEMBERCLUSTERS: Final = Resource(FLEET_GROUP, "v1beta1", "internalmemberclusters", "InternalMemberCluster", True, Unknown)
 MEMBERWORKS: Final = Resource(PLACEMENT_GROUP, "v1beta1", "works", "Work", True, Unknown)
+SERVICEEXPORTS: Final = Resource(NETWORKING_GROUP, "v1alpha1", "internalserviceexports", "InternalServiceExport", True, Unknown)
 CLUSTERPROFILES: Final = Resource(INVENTORY_GROUP, "v1alpha1", "clusterprofiles", "ClusterProfile", True, Unknown)
 
 CLUSTER_LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease", True, Unknown)

@@ -32,7 +32,9 @@ def mirrored_member(cluster: ManagedCluster) -> Json:
     """Builds the MemberCluster of an accepted ManagedCluster; its identity is the group of the cluster's certificates."""
     group = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": keys.cluster_group(cluster.name)}
     metadata = _metadata(cluster.name, Door.OCM, cluster.meta.labels)
-    return {"metadata": metadata, "spec": {"identity": group, "taints": as_member_taints(cluster.taints)}}
+    # The deletion of a mirror follows that of its origin, which nothing may refuse.
+    spec = {"identity": group, "taints": as_member_taints(cluster.taints), "deleteOptions": {"validationMode": "Skip"}}
+    return {"metadata": metadata, "spec": spec}
 
 
 def mirrored_cluster(member: MemberCluster, live: JsonView | None) -> Json:

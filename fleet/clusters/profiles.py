@@ -3,6 +3,7 @@
 Invariant: a profile of another manager is never changed; the profile of a member is deleted before its MemberCluster is.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -15,7 +16,7 @@ from fleet.clusters.hub import Hub, synced
 from fleet.clusters.kept import KeptObjects
 from fleet.clusters.records import Records, condition
 from fleet.clusters.registry import Registry
-from fleet.core.profiles import MANAGERS, Profile, is_published, managed_profile, member_health, member_profile
+from fleet.core.profiles import KUBEFLEET, MANAGERS, OCM, Profile, is_published, managed_profile, member_health, member_profile
 from vkubelet.api.objects import Json, Unknown, get_condition
 from vkubelet.control.store import Store
 from vkubelet.errors import NotFound
@@ -53,12 +54,16 @@ class Profiles:
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        await synced([*self.informers, *self._registry.informers])
-        await self.controller.run()
+        await synced([*self.informers, *self._registry.cluster_informers])
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.controller.run(), name="profiles")
+            await synced(self._registry.informers)
+            self.check_all()
 
     def check_all(self) -> None:
-        """Checks all clusters again: bindings or sets have changed."""
-        self.controller.add_many(self._registry.names())
+        """Checks all clusters again, and those that have only a profile: bindings or sets have changed, or members are known now."""
+        published = {obj.metadata.name for obj in self._profiles.informer.store}
+        self.controller.add_many(sorted(published.union(self._registry.names())))
 
     async def reconcile(self, name: str) -> float | None:
         """Publishes one cluster; returns the seconds until its last heartbeat is too old. Raises ApiError."""
@@ -70,7 +75,7 @@ class Profiles:
         if not desired and member is None and self._registry.managed_cluster(name) is None and not await self._is_gone(name):
             return None
         for obj in self._profiles.informer.store.by_index(_BY_NAME, name):
-            if obj.metadata.namespace not in desired and _manager(obj) in MANAGERS:
+            if obj.metadata.namespace not in desired and self._may_delete(obj):
                 await self._kept.delete(CLUSTERPROFILES, obj)
         await self._report(name, foreign)
         if member is None or not member.deleting:
@@ -105,6 +110,10 @@ class Profiles:
         if obj is not None:
             await self._profiles.report(obj, profile.conditions, profile.status(obj.body.get("status") or {}))
         return True
+
+    def _may_delete(self, obj: Unknown) -> bool:
+        """Checks that a profile is of this hub, and that it is known whether its cluster is a member."""
+        return _manager(obj) == OCM or (_manager(obj) == KUBEFLEET and self._registry.knows_members)
 
     # --- Records -------------------------------------------------------------------------------------------------------------------
 

@@ -36,7 +36,17 @@ class Registry:
     def informers(self) -> list[Informer[Unknown]]:
         """The watches, which another component runs."""
         members = [] if self.members is None else [self.members.informer]
-        return [self.managed.informer, self.leases, *members]
+        return [*self.cluster_informers, *members]
+
+    @property
+    def cluster_informers(self) -> list[Informer[Unknown]]:
+        """The watches of ManagedClusters and of Leases, which exist without the API of KubeFleet."""
+        return [self.managed.informer, self.leases]
+
+    @property
+    def knows_members(self) -> bool:
+        """Whether a cluster without a MemberCluster here has none on the hub."""
+        return self.members is None or self.members.informer.synced
 
     def on_change(self, listener: Callable[[str], None]) -> None:
         """Registers `listener(name of the cluster)` for each change of a record, and calls it for each cluster that is known."""

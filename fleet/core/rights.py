@@ -18,6 +18,7 @@ _CLUSTERS, _REGISTER, _PROFILES = resources.CLUSTER_GROUP, resources.REGISTER_GR
 _WORKS, _ADDONS = resources.WORK_GROUP, resources.ADDON_GROUP
 _FLEET, _PLACEMENT = resources.FLEET_GROUP, resources.PLACEMENT_GROUP
 _CERTIFICATES: Final = "certificates.k8s.io"
+_ADMISSION: Final = "admissionregistration.k8s.io"
 _LEASES: Final = "coordination.k8s.io"
 _WATCH: Final = "list watch"
 _WRITE: Final = f"{_WATCH} create patch delete"
@@ -98,6 +99,7 @@ def _kubefleet_rules() -> tuple[Rule, ...]:
     return (
         Rule("*", "*", group=_FLEET, why=f"Reads and writes members. {grants}"),
         Rule("*", "*", group=_PLACEMENT, why=f"Releases the works of members that leave. {grants}"),
+        Rule("internalserviceexports", _WATCH, group=resources.NETWORKING_GROUP, why="Marks members that export services."),
         Rule("events", f"{READ} create patch update", why=grants),
         Rule("events", f"{READ} create patch update", group="events.k8s.io", why=grants),
         Rule("roles", _WRITE, group=RBAC, why="Grants the rights of members in their namespaces."),
@@ -108,8 +110,24 @@ def _kubefleet_rules() -> tuple[Rule, ...]:
 
 def _own_rules(namespace: str) -> tuple[Rule, ...]:
     election = "Elects one leader among the replicas."
+    guards = "Keeps the policy that limits who writes namespaces and definitions of the fleet, where a setting names administrators."
     return (
         Rule("events", "create patch", why="Records Events about clusters."),
+        Rule(
+            "validatingadmissionpolicies validatingadmissionpolicybindings",
+            "get create patch delete",
+            group=_ADMISSION,
+            names=keys.GUARD_RAILS,
+            why=guards,
+        ),
+        Rule(
+            "deployments",
+            "get",
+            group="apps",
+            namespace=namespace,
+            names=keys.HUB,
+            why="Finds the object that Events about modules are about.",
+        ),
         Rule("leases", "create", group=_LEASES, namespace=namespace, why=election),
         Rule("leases", "get update", group=_LEASES, namespace=namespace, names=keys.HUB, why=election),
     )

@@ -45,7 +45,7 @@ class Acceptor:
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        await synced([*self.informers, self._namespaces, *self._registry.informers])
+        await synced([*self.informers, self._namespaces, *self._registry.cluster_informers])
         await self.controller.run()
 
     async def reconcile(self, name: str) -> float | None:

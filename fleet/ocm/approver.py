@@ -47,7 +47,7 @@ class Approver:
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        await synced([self._requests, *self._registry.informers])
+        await synced([self._requests, *self._registry.cluster_informers])
         await self.controller.run()
 
     async def reconcile(self, name: str) -> None:

@@ -123,7 +123,7 @@ class Health:
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        await synced([*self.informers, *self._registry.informers])
+        await synced([*self.informers, *self._registry.cluster_informers])
         await self.controller.run()
 
     async def reconcile(self, name: str) -> float | None:

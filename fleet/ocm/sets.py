@@ -86,7 +86,7 @@ class ClusterSets:
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        await synced([*self.informers, *self._registry.informers])
+        await synced([*self.informers, *self._registry.cluster_informers])
         for name in STANDARD:
             self.controller.add(name)
         async with asyncio.TaskGroup() as group:

@@ -22,6 +22,7 @@ from tests.integration.fleet.player import (
     answers,
     found,
     gone,
+    internal,
     joined,
     lease,
     managed,
@@ -142,6 +143,89 @@ async def test_f_63_names_and_addresses_of_clusters_are_checked(guarded: Control
     assert "https://" in await refusal(admin, "POST", CLUSTERS + DRY, body)
 
 
+async def test_f_63_no_cluster_is_accepted_while_its_namespace_is_deleted(guarded: ControlPlane, admin: Caller) -> None:
+    namespaces = "/api/v1/namespaces"
+    metadata = {"name": "a7", "labels": {keys.CLUSTER_NAME: "a7"}, "finalizers": ["test.example/held"]}
+    await admin.create(namespaces, {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    await admin.create(CLUSTERS, managed("a7", accepted=False))
+    await admin.delete(f"{namespaces}/a7")
+    change = {"spec": {"hubAcceptsClient": True}}
+
+    async def refused() -> bool:
+        return await admin.status_of("PATCH", f"{CLUSTERS}/a7{DRY}", change) == 422
+
+    await eventually(refused, "the policy has received the deletion")
+    assert "spec.hubAcceptsClient: Namespace a7 is being deleted" in await refusal(admin, "PATCH", f"{CLUSTERS}/a7{DRY}", change)
+    assert await admin.status_of("PATCH", f"{CLUSTERS}/a7{DRY}", {"metadata": {"labels": {"a": "b"}}}) == 200
+    assert await admin.status_of("POST", CLUSTERS + DRY, managed("a8")) == 200
+    await admin.merge(f"{namespaces}/a7", {"metadata": {"finalizers": None}})
+    await gone(admin, f"{namespaces}/a7")
+
+    async def accepted() -> bool:
+        return await admin.status_of("PATCH", f"{CLUSTERS}/a7{DRY}", change) == 200
+
+    await eventually(accepted, "the cluster is accepted without the namespace")
+
+
+EXPORTS = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "internalserviceexports.networking.fleet.azure.com"},
+    "spec": {
+        "group": "networking.fleet.azure.com",
+        "scope": "Namespaced",
+        "names": {"kind": "InternalServiceExport", "plural": "internalserviceexports", "singular": "internalserviceexport"},
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+            }
+        ],
+    },
+}
+
+
+@pytest.fixture
+def exporting(guarded: ControlPlane) -> Iterator[ControlPlane]:
+    """The hub with the kind of KubeFleet's networking, from before its process starts."""
+    name = EXPORTS["metadata"]["name"]  # type: ignore[index]
+    asyncio.run(guarded.kubectl("apply", "-f", "-", stdin=json.dumps(EXPORTS)))
+    yield guarded
+    asyncio.run(guarded.kubectl("delete", "crd", str(name), "--wait=false"))
+
+
+async def test_f_129_a_member_that_exports_services_is_not_deleted(exporting: ControlPlane, program: Program, admin: Caller) -> None:
+    path = f"{MEMBERS}/e1"
+    await admin.create(MEMBERS, member("e1"))
+    await found(admin, internal("e1"))
+    assert await admin.status_of("DELETE", path + DRY) == 200
+    exports = "/apis/networking.fleet.azure.com/v1alpha1/namespaces/fleet-member-e1/internalserviceexports"
+    body = {"apiVersion": "networking.fleet.azure.com/v1alpha1", "kind": "InternalServiceExport", "metadata": {"name": "web"}}
+
+    async def exported() -> bool:
+        return await admin.status_of("POST", exports, body) in (200, 409)
+
+    await eventually(exported, "the export is created")
+
+    async def strict() -> bool:
+        return await admin.status_of("DELETE", path + DRY) == 403
+
+    await eventually(strict, "the deletion is refused")
+    assert "delete the InternalServiceExports in namespace fleet-member-e1" in await refusal(admin, "DELETE", path + DRY, {})
+    await admin.merge(path, {"spec": {"deleteOptions": {"validationMode": "Skip"}}})
+    assert await admin.status_of("DELETE", path + DRY) == 200
+    await admin.merge(path, {"spec": {"deleteOptions": {"validationMode": "Strict"}}})
+    await admin.delete(f"{exports}/web")
+
+    async def allowed() -> bool:
+        return await admin.status_of("DELETE", path + DRY) == 200
+
+    await eventually(allowed, "the last export is deleted")
+    assert "fleet.vkubelet.io/exports-services" not in ((await admin.call("GET", path))["metadata"].get("annotations") or {})
+
+
 async def test_f_63_f_64_a_worker_changes_its_own_part_of_its_own_objects(
     guarded: ControlPlane, bootstrap: Caller, admin: Caller, program: Program
 ) -> None:
@@ -213,7 +297,7 @@ async def test_f_11_the_policies_have_no_warnings_of_types(guarded: ControlPlane
     """The API server checks the expressions against the schemas."""
     listed = json.loads(await guarded.kubectl("get", "validatingadmissionpolicies", "-o", "json"))["items"]
     ours = [each for each in listed if each["metadata"]["name"].endswith("fleet.vkubelet.io")]
-    assert len(ours) == 5
+    assert len(ours) == 7
 
     async def checked() -> bool:
         for each in ours:

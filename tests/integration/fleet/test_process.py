@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 import yaml
 
 from fleet.api import keys
+from fleet.api.resources import guard_rails
+from tests.integration.fleet.conftest import define, serving
 from tests.integration.fleet.player import (
     ACCEPTED,
     CLUSTERS,
@@ -20,6 +23,7 @@ from tests.integration.fleet.player import (
     Caller,
     accept,
     agent_of,
+    found,
     has_condition,
     issued,
     joined,
@@ -33,7 +37,9 @@ from tests.integration.fleet.player import (
     request_certificate,
 )
 from tests.support.audit import Audit
+from tests.support.gate import Gate
 from tests.support.program import Program, eventually
+from tests.support.troubles import Trouble
 from vkubelet.testing.cluster import ControlPlane
 
 
@@ -119,6 +125,72 @@ async def test_f_3_without_a_module_its_objects_are_not_made(prepared: ControlPl
         await has_condition(admin, "p8", "HubAcceptedManagedCluster", ACCEPTED)
     assert await admin.get(f"{MEMBERS}/p8") is None
     assert not [call for call in audit.calls() if call.what.partition("/")[0] in ("memberclusters", "clusterprofiles", "works")]
+
+
+async def test_f_64_administrators_are_a_setting(prepared: ControlPlane, admin: Caller, tmp_path: Path) -> None:
+    await prepared.kubectl("create", "clusterrolebinding", "deputy", "--clusterrole=cluster-admin", "--user=deputy")
+    deputy = Caller(prepared.client_config("deputy"))
+    guarded = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "fleet-other"}}
+
+    async def answer(status: int) -> bool:
+        return await deputy.status_of("POST", "/api/v1/namespaces?dryRun=All", guarded) == status
+
+    try:
+        with serving(prepared, tmp_path, {"administrators": ["bare-admin"], "profile_namespace": "default"}):
+            await eventually(partial(answer, 403), "the policy is enforced")
+            await admin.create(MEMBERS, member("p9"))
+            await reaches(admin, f"{MEMBERS}/p9", "ReadyToJoin", ("True", "MemberClusterReadyToJoin"))
+        with serving(prepared, tmp_path, {"profile_namespace": "default"}):
+            await eventually(partial(answer, 200), "the policy is removed")
+    finally:
+        await prepared.kubectl("delete", "-f", "-", "--ignore-not-found", stdin=guard_rails(["any"]))
+        await prepared.kubectl("delete", "clusterrolebinding", "deputy")
+
+
+async def test_f_3_a_module_without_its_kinds_waits_and_is_named(prepared: ControlPlane, admin: Caller, tmp_path: Path) -> None:
+    port, config, log = prepared.site.free_port(), tmp_path / "settings.yaml", tmp_path / "hub.log"
+    health = {"health_address": f"127.0.0.1:{port}", "metrics_address": ""}
+    config.write_text(yaml.safe_dump({"health": health, "leader": {"enabled": False}}))
+    deployments = f"/apis/apps/v1/namespaces/{keys.NAMESPACE}/deployments"
+    await admin.create(deployments, deployment(keys.HUB))
+    await prepared.kubectl("delete", "crd", "clusterprofiles.multicluster.x-k8s.io")
+    with Gate() as gate, gate.trouble(Trouble(when=lambda asked: asked.resource == "memberclusters", status=404)) as absent:
+        program = Program("fleet", "hub", "--config", str(config), "--kubeconfig", str(gate.way(prepared, keys.HUB)), log=log)
+        try:
+            with program:
+
+                async def named() -> bool:
+                    text = (await readiness(port))[1]
+                    return all(f"module {each} waits" in text for each in ("inventory", "kubefleet"))
+
+                await eventually(named, "/readyz names both modules")
+                await admin.create(CLUSTERS, managed("p10"))
+                await has_condition(admin, "p10", "HubAcceptedManagedCluster", ACCEPTED)
+
+                async def recorded() -> bool:
+                    listed = await admin.items(f"/api/v1/namespaces/{keys.NAMESPACE}/events?fieldSelector=reason=MissingKinds")
+                    return any("clusterprofiles.multicluster.x-k8s.io; run: fleet init" in each["message"] for each in listed)
+
+                await eventually(recorded, "an Event about the Deployment")
+                absent.trouble = Trouble(when=lambda asked: False)
+                await define(prepared)
+                await found(admin, f"{MEMBERS}/p10")
+
+                async def ready() -> bool:
+                    return (await readiness(port))[0] == 200
+
+                await eventually(ready, "the modules run")
+        finally:
+            await define(prepared)
+            await admin.delete(f"{deployments}/{keys.HUB}")
+
+
+def deployment(name: str) -> Body:
+    """A Deployment whose pods run nowhere."""
+    labels = {"a": "b"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "none"}]}}
+    spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
 
 
 async def readiness(port: int) -> tuple[int, str]:

@@ -23,6 +23,8 @@ def test_f_1_a_hub_elects_its_leader_by_a_lease_in_its_namespace() -> None:
         ({"hub": {"force_leave_after": 3601}}, "hub.force_leave_after"),
         ({"hub": {"heartbeat_threshold": 0}}, "hub.heartbeat_threshold"),
         ({"hub": {"auto_approve_users": "me"}}, "hub.auto_approve_users"),
+        ({"hub": {"administrators": ["it's me"]}}, "hub.administrators"),
+        ({"hub": {"administrators": ["me", ""]}}, "hub.administrators"),
         ({"hub": {"typo": 1}}, "hub.typo"),
         ({"modules": ["inventory"]}, "modules"),
         ({"modules": ["registration", "other"]}, "modules[1]"),

@@ -66,7 +66,7 @@ def test_each_admission_policy_is_bound_and_denies() -> None:
     policies = {each["metadata"]["name"] for each in documents if each["kind"] == "ValidatingAdmissionPolicy"}
     bindings = [each["spec"] for each in documents if each["kind"] == "ValidatingAdmissionPolicyBinding"]
     assert [each["policyName"] for each in bindings] == sorted(policies, key=[each["policyName"] for each in bindings].index)
-    assert len(policies) == len(bindings) == 5 and all(each["validationActions"] == ["Deny"] for each in bindings)
+    assert len(policies) == len(bindings) == 7 and all(each["validationActions"] == ["Deny"] for each in bindings)
 
 
 def test_f_64_guard_rails_name_the_administrators() -> None:

@@ -1,11 +1,15 @@
-"""Tests of fleet.clusters.mirror: what a mirror contains."""
+"""Tests of fleet.clusters.mirror: what a mirror contains, and when it is deleted."""
 
 from typing import Any
 
 import pytest
 
-from fleet.clusters.mirror import differs, further_labels, mirrored_cluster, mirrored_member
-from tests.unit.fleet.builders import managed, member
+from fleet.clusters.mirror import Mirror, differs, further_labels, mirrored_cluster, mirrored_member
+from fleet.clusters.registry import Registry
+from tests.support.memory_api import MergingApi
+from tests.unit.fleet.builders import hub_of, managed, member, unknown
+from vkubelet.client.transport import Call
+from vkubelet.errors import ApiError, Forbidden, ServerError
 
 ORIGIN = "fleet.vkubelet.io/origin"
 TAINTS = [
@@ -20,7 +24,7 @@ def test_f_27_a_mirrored_member_has_the_labels_and_taints_of_the_cluster() -> No
     assert made["metadata"] == {"name": "w1", "annotations": {ORIGIN: "ManagedCluster"}, "labels": {"env": "prod"}}
     group = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:open-cluster-management:w1"}
     taints = [{"key": "a", "value": "1", "effect": "NoSchedule"}, {"key": "b", "effect": "NoSchedule"}]
-    assert made["spec"] == {"identity": group, "taints": taints}
+    assert made["spec"] == {"identity": group, "taints": taints, "deleteOptions": {"validationMode": "Skip"}}
 
 
 def test_f_27_a_mirrored_cluster_is_accepted_and_keeps_the_taints_of_its_health() -> None:
@@ -46,7 +50,7 @@ def test_f_27_a_mirror_is_written_when_it_lacks_something_of_its_origin(changes:
     desired = mirrored_member(managed("w1", labels={"env": "prod"}))
     live: dict[str, Any] = {
         "metadata": {**desired["metadata"], "uid": "1", **changes.get("metadata", {})},
-        "spec": {"heartbeatPeriodSeconds": 60, "identity": desired["spec"]["identity"], **changes.get("spec", {})},
+        "spec": {"heartbeatPeriodSeconds": 60, **desired["spec"], **changes.get("spec", {})},
     }
     assert differs(live, desired) is expected
 
@@ -56,3 +60,35 @@ def test_f_27_labels_of_the_hub_itself_are_no_reason_to_write_a_mirror_again() -
     own = {"cluster.open-cluster-management.io/clusterset": "default", "feature.open-cluster-management.io/addon-a": "available"}
     assert further_labels({"env": "prod", **own}, desired) == set()
     assert further_labels({"env": "prod", "tier": "1", **own}, desired) == {"tier"}
+
+
+class FailingApi(MergingApi):
+    """Answers reads of one object with an error."""
+
+    error: ApiError | None = None
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        if self.error is not None and call.method == "GET":
+            raise self.error
+        return await super().fetch(call, timeout)
+
+
+@pytest.mark.parametrize("error", [None, Forbidden("get", "no"), ServerError("get", "broken")], ids=lambda each: type(each).__name__)
+async def test_f_56_a_mirror_is_deleted_only_when_a_live_read_finds_no_origin(error: ApiError | None) -> None:
+    api, path = FailingApi(), "/apis/cluster.kubernetes-fleet.io/v1beta1/memberclusters/w1"
+    api.error = error
+    hub = hub_of(api.client())
+    registry = Registry(hub, with_members=True)
+    assert registry.members is not None
+    mirror = Mirror(hub, registry, registry.members)
+    body = mirrored_member(managed("w1"))
+    body["metadata"] |= {"uid": "u2", "resourceVersion": "1"}
+    api.put(path, body)
+    registry.members.informer.adopt(unknown(body))
+    if error is None:
+        await mirror.reconcile("w1")
+        assert path not in api.objects and [each.body["preconditions"] for each in api.writes] == [{"uid": "u2"}]
+        return
+    with pytest.raises(type(error)):
+        await mirror.reconcile("w1")
+    assert path in api.objects and api.writes == []

@@ -1,0 +1,55 @@
+"""Marks members that export services, so that an admission policy refuses to delete them while `validationMode` is Strict.
+
+Invariant: a hub that does not serve InternalServiceExports marks nothing; what cannot be read changes no mark.
+"""
+
+import asyncio
+from typing import Final
+
+from fleet.api import keys
+from fleet.api.resources import SERVICEEXPORTS
+from fleet.clusters.hub import Hub, synced
+from fleet.clusters.records import Records
+from vkubelet.api.objects import Unknown
+from vkubelet.client.rest import Selection
+from vkubelet.control.informer import Change, Informer
+from vkubelet.control.store import Store
+
+_BY_NAMESPACE: Final = "namespace"
+_PRESENT: Final = "true"
+
+
+class Exports:
+    """Controller of these marks, by the name of the member."""
+
+    def __init__(self, hub: Hub, members: Records) -> None:
+        self._members = members
+        store: Store[Unknown] = Store(indexes={_BY_NAMESPACE: lambda obj: (obj.metadata.namespace,)})
+        self._exports = hub.informer(SERVICEEXPORTS, Selection(metadata_only=True), store=store)
+        self.informers: list[Informer[Unknown]] = []
+        """None that the process has to wait for: the kind is optional."""
+        self.controller = hub.controller("exports", self.reconcile)
+        self._exports.on_change(self._export_changed)
+        members.informer.on_change(lambda change: self.controller.add(change.key.name))
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._exports.run(), name=f"watch {SERVICEEXPORTS}")
+            await synced([self._exports, self._members.informer])
+            group.create_task(self.controller.run(), name="exports")
+
+    async def reconcile(self, name: str) -> None:
+        """Sets or removes the mark of one member. Raises ApiError."""
+        obj = self._members.get(name)
+        if obj is None or obj.metadata.deletion_timestamp is not None:
+            return
+        exports = bool(self._exports.store.by_index(_BY_NAMESPACE, keys.member_namespace(name)))
+        if exports != (keys.EXPORTS in obj.metadata.annotations):
+            await self._members.patch(obj, {"metadata": {"annotations": {keys.EXPORTS: _PRESENT if exports else None}}})
+
+    def _export_changed(self, change: Change[Unknown]) -> None:
+        """Reconciles the member of a namespace with its first export, or without its last one."""
+        prefix = keys.member_namespace("")
+        if change.key.namespace.startswith(prefix):
+            self.controller.add(change.key.namespace.removeprefix(prefix))
