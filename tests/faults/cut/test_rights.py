@@ -24,6 +24,7 @@ from tests.support.audit import Audit
 from tests.support.bound import SAMPLES, Body, condition, get, items
 from tests.support.cable import Cable
 from tests.support.program import eventually
+from tests.support.roles import narrowed
 from tests.support.stage import Stage, uid_of
 from tests.support.witness import watching
 from vkubelet.api.codec import decode_yaml_documents
@@ -55,7 +56,7 @@ class Rights:
         """The owner of the cluster takes one right away while the block runs."""
         before = {role: await self._rules(role) for role in self.roles}
         for role, rules in before.items():
-            left = _narrowed(rules, check)
+            left = narrowed(rules, check)
             if left != rules:
                 await self._set(role, left)
         try:
@@ -93,21 +94,6 @@ class Rights:
 def _place(role: tuple[str, str, str]) -> list[str]:
     kind, namespace, name = role
     return [kind.lower(), name, *(["-n", namespace] if namespace else [])]
-
-
-def _narrowed(rules: Sequence[Body], check: Check) -> list[Body]:
-    """The rules without this right."""
-    what = f"{check.resource}/{check.subresource}" if check.subresource else check.resource
-    out: list[Body] = []
-    for rule in rules:
-        if what not in rule["resources"] or check.group not in rule["apiGroups"] or check.verb not in rule["verbs"]:
-            out.append(rule)
-            continue
-        others = [each for each in rule["resources"] if each != what]
-        verbs = [verb for verb in rule["verbs"] if verb != check.verb]
-        out += [{**rule, "resources": others}] if others else []
-        out += [{**rule, "resources": [what], "verbs": verbs}] if verbs else []
-    return out
 
 
 def _roles(sample: str, name: str, namespaces: dict[str, str]) -> list[tuple[str, str, str]]:

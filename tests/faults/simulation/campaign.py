@@ -108,7 +108,7 @@ def run(
     interrupted.
     """
     began, report = time.monotonic(), Report(seed)
-    chosen = [each for each in scenarios() if not only or "/".join(each) in only]
+    chosen = scenarios(only)
     known: list[Outcome] = []
     plan = partial(campaign, seed=seed, kinds=kinds)
     for schedules in _batches(bases(chosen, seed), plan, known=known, most=most, size=_BATCH if stop else _LARGE_BATCH):

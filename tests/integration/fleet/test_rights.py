@@ -1,0 +1,183 @@
+"""The rights of `fleet hub`: each is used, and none is missing, as the audit log of the hub shows; one that is taken away is missed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fleet.api import keys
+from fleet.core.rights import hub_rules
+from fleet.kubefleet.membership import member_rules
+from fleet.ocm.acceptance import cluster_rules, denied_rules
+from tests.faults.cut.choice import Choice
+from tests.integration.fleet.conftest import serving
+from tests.integration.fleet.player import (
+    ACCEPTED,
+    CLUSTERS,
+    MEMBERS,
+    SETS,
+    Agent,
+    Caller,
+    accept,
+    addon,
+    addons,
+    agent_of,
+    found,
+    gone,
+    has_condition,
+    issued,
+    joined,
+    managed,
+    member,
+    profile,
+    reaches,
+    report,
+    request_certificate,
+    work,
+    works,
+)
+from tests.support.audit import Audit
+from tests.support.program import Program, eventually
+from tests.support.roles import narrowed
+from vkubelet.api.rbac import Check, checks_of
+from vkubelet.testing.cluster import ControlPlane
+
+HELD = {"finalizers": ["test.example/held"]}
+APPLIED = ("clusterroles", "clusterrolebindings", "rolebindings", "roles", "leases", "clusterprofiles")
+"""Created by server-side apply: the API server checks `create` too, and the log has `patch`."""
+VIRTUAL = {"managedclusters/accept", "managedclustersets/join", "signers"}
+"""Asked for by admission: tests of F-60, F-61 and F-109."""
+ELSEWHERE = {"validatingadmissionpolicies", "validatingadmissionpolicybindings", "deployments"}
+"""Used by the tests of F-64 and F-3."""
+RENEWED_EVENTS = {("patch", "events"), ("update", "events")}
+REMOVED = 2
+"""Rights that one run takes away; with FAULTS_WHOLE=1 all that are used."""
+
+
+def what(check: Check) -> str:
+    return check.resource + (f"/{check.subresource}" if check.subresource else "")
+
+
+def passed_on() -> set[tuple[str, str, str]]:
+    """Rights that the process grants, and so has to have: group, resource, verb."""
+    granted = [*cluster_rules("w"), *denied_rules("w"), *member_rules("fleet-member-w")]
+    return {(check.group, what(check), check.verb) for check in checks_of(granted)}
+
+
+def to_be_used() -> list[Check]:
+    """Rights that show in the log when they are used."""
+    seen = []
+    for check in checks_of(hub_rules()):
+        virtual = what(check) in VIRTUAL | ELSEWHERE or check.verb == "bind"
+        listed = check.verb == "list" and check.resource not in ("manifestworks",)
+        applied = check.verb == "create" and check.resource in APPLIED
+        if not (virtual or listed or applied or (check.group, what(check), check.verb) in passed_on()):
+            seen.append(check)
+    return seen
+
+
+async def use_everything(prepared: ControlPlane, bootstrap: Caller, admin: Caller) -> None:
+    """Does what makes the process use each of its rights."""
+    for name in ("default", "global"):
+        await admin.delete(f"{SETS}/{name}")
+        await found(admin, f"{SETS}/{name}")
+    await admin.merge(f"{SETS}/global", {"spec": {"clusterSelector": {"labelSelector": {"matchLabels": {"a": "b"}}}}})
+    binding = {"apiVersion": "cluster.open-cluster-management.io/v1beta2", "kind": "ManagedClusterSetBinding"}
+    path = SETS.replace("managedclustersets", "namespaces/default/managedclustersetbindings")
+    await admin.create(path, {**binding, "metadata": {"name": "default"}, "spec": {"clusterSet": "default"}})
+    agent = await joined(prepared, bootstrap, admin, "g1", seconds=1)
+    await issued(admin, await request_certificate(agent.own, "g1", agent.key))
+    await admin.create(addons("g1"), addon("g1", "tunnel", **HELD))
+    await admin.create(works("g1"), work("g1", "web", **HELD))
+    await has_condition(admin, "g1", "ManagedClusterConditionAvailable", ("Unknown", "ManagedClusterLeaseUpdateStopped"))
+    await admin.create(MEMBERS, member("g2"))
+    await report(await agent_of(prepared, "g2"), "g2")
+    await found(admin, profile("default", "g2"))
+    await admin.merge("/api/v1/namespaces/fleet-member-g2", {"metadata": {"labels": {keys.MEMBER_NAME: None}}})
+    await leave(admin, agent)
+
+
+async def leave(admin: Caller, agent: Agent) -> None:
+    await accept(admin, "g1", accepts=False)
+    await has_condition(admin, "g1", "HubAcceptedManagedCluster", ("False", "HubClusterAdminDenied"))
+    await admin.merge(f"{CLUSTERS}/g1", {"metadata": {"annotations": {keys.FORCE_CLEANUP: "1"}}})
+    await admin.delete(f"{CLUSTERS}/g1")
+    await gone(admin, f"{CLUSTERS}/g1")
+    await report(admin, "g2", joined="False")
+    await admin.delete(f"{MEMBERS}/g2")
+    await gone(admin, f"{MEMBERS}/g2")
+    await gone(admin, f"{CLUSTERS}/g2")
+
+
+async def test_f_59_each_right_of_the_hub_is_used_and_none_is_missing(
+    prepared: ControlPlane, bootstrap: Caller, admin: Caller, tmp_path: Path
+) -> None:
+    audit = Audit(prepared, keys.HUB)
+    with serving(prepared, tmp_path, {"profile_namespace": "default"}):
+        await use_everything(prepared, bootstrap, admin)
+
+    def unused() -> list[str]:
+        used = {(call.verb, call.what) for call in audit.calls()} | RENEWED_EVENTS
+        whole = {call.what.partition("/")[0] for call in audit.calls()}
+        return [str(check) for check in to_be_used() if (check.verb, what(check)) not in used and not (check.resource == "*" and whole)]
+
+    # Watches are in the log when they have ended.
+    try:
+        await eventually(lambda: not unused(), "each right is used")
+    except AssertionError as error:
+        raise AssertionError(f"not used: {unused()}") from error
+    assert not [str(call) for call in audit.calls() if call.code == 403]
+
+
+async def test_f_59_a_right_that_the_hub_lacks_is_named_and_missed_until_it_is_back(
+    prepared: ControlPlane, program: Program, admin: Caller
+) -> None:
+    choice = Choice.of("rights of the hub")
+    # What the acceptance of one cluster needs.
+    needed = [each for each in to_be_used() if (each.verb, what(each)) in ACCEPTANCE]
+    for number, check in enumerate(choice.part(needed, REMOVED)):
+        name, audit = f"h{number}", Audit(prepared, keys.HUB)
+        role = json.loads(await prepared.kubectl("get", "clusterrole", keys.HUB, "-o", "json"))["rules"]
+        try:
+            await set_rules(prepared, narrowed(role, check))
+            await eventually(partial(may, prepared, check, False), f"{check} is forbidden")
+            await admin.create(CLUSTERS, managed(name))
+            await eventually(partial(refused, audit, check), f"{check} is used\n{program.tail()}")
+            assert await admin.get(f"{MEMBERS}/{name}") is None or check.verb == "patch"
+            await eventually(lambda check=check: what(check) in program.text(), "the log names it")
+        finally:
+            await set_rules(prepared, role)
+        await reaches(admin, f"{CLUSTERS}/{name}", "HubAcceptedManagedCluster", ACCEPTED)
+        print(f"{check}: missed, and the cluster accepted with it")
+
+
+ACCEPTANCE = {
+    ("patch", "managedclusters"),
+    ("patch", "managedclusters/status"),
+    ("create", "namespaces"),
+    ("patch", "clusterroles"),
+    ("patch", "clusterrolebindings"),
+    ("patch", "rolebindings"),
+    ("patch", "leases"),
+}
+
+
+async def set_rules(hub: ControlPlane, rules: Iterable[dict[str, Any]]) -> None:
+    await hub.kubectl("patch", "clusterrole", keys.HUB, "--type=merge", "-p", json.dumps({"rules": list(rules)}))
+
+
+async def may(hub: ControlPlane, check: Check, answer: bool) -> bool:
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": keys.HUB, "resourceAttributes": check.attributes},
+    }
+    out = json.loads(await hub.kubectl("create", "-f", "-", "-o", "json", stdin=json.dumps(review)))
+    return bool(out["status"]["allowed"]) is answer
+
+
+def refused(audit: Audit, check: Check) -> bool:
+    return any((call.verb, call.what, call.code) == (check.verb, what(check), 403) for call in audit.calls())
