@@ -30,6 +30,7 @@ from tests.integration.fleet.player import (
     has_condition,
     issued,
     joined,
+    lease,
     managed,
     member,
     profile,
@@ -130,6 +131,31 @@ async def test_f_59_each_right_of_the_hub_is_used_and_none_is_missing(
     except AssertionError as error:
         raise AssertionError(f"not used: {unused()}") from error
     assert not [str(call) for call in audit.calls() if call.code == 403]
+
+
+async def test_f_64_an_issued_certificate_reaches_nothing_of_other_clusters(
+    prepared: ControlPlane, program: Program, bootstrap: Caller, admin: Caller
+) -> None:
+    agent = await joined(prepared, bootstrap, admin, "g3")
+    await joined(prepared, bootstrap, admin, "g4")
+    forbidden = [
+        ("GET", lease("g4")),
+        ("GET", works("g4")),
+        ("GET", addons("g4")),
+        ("GET", "/api/v1/namespaces/g4"),
+        ("GET", "/api/v1/namespaces/g4/secrets"),
+        ("GET", "/api/v1/namespaces/g3/secrets"),
+        ("GET", "/api/v1/nodes"),
+        ("GET", CLUSTERS),
+        ("GET", f"{CLUSTERS}/g4"),
+        ("PATCH", f"{CLUSTERS}/g4/status"),
+        ("DELETE", f"{CLUSTERS}/g3"),
+    ]
+    for method, path in forbidden:
+        assert await agent.own.status_of(method, path, {} if method != "GET" else None) == 403, f"{method} {path}"
+    assert await agent.own.status_of("POST", CLUSTERS, managed("g5", accepted=False)) == 403
+    assert await agent.own.status_of("PATCH", f"{CLUSTERS}/g3/status", {"status": {"version": {"kubernetes": "v1.34.0"}}}) == 200
+    await agent.renew()
 
 
 async def test_f_59_a_right_that_the_hub_lacks_is_named_and_missed_until_it_is_back(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.fleet_lines import LATER, LINES, TESTS, by_line, numbers, untested
+from tests.support.fleet_lines import LATER, LINES, SEED, TESTS, by_line, numbers, picked, untested
 
 
 def test_every_line_that_has_been_built_has_a_test_of_its_name() -> None:
@@ -28,3 +28,10 @@ def test_lines_are_read_from_the_name_of_a_test(name: str, expected: set[int]) -
 
 def test_a_line_without_a_test_is_reported() -> None:
     assert 113 in untested({}) and not set(LATER) & set(untested({}))
+
+
+def test_twelve_lines_have_a_mutant_that_one_of_their_tests_finds() -> None:
+    found = by_line(TESTS.rglob("test_*.py"))
+    for number in picked(found, SEED):
+        patch = (TESTS / "mutants" / f"fleet-f-{number}.patch").read_text()
+        assert any(f"Caught-by: tests/{each.path}::{each.name}\n" in patch for each in found[number]), f"F-{number}"

@@ -165,6 +165,34 @@ def test_f_109_no_made_up_request_is_approved_unless_it_renews_its_own_identity(
     assert set(request.usages) == set(USAGES) and set(request.organizations) in ({group}, {group, ALL}) and group in request.groups
 
 
+NAMED = st.sampled_from(["admin", USER, OTHER_USER, GROUP, OTHER_GROUP, ALL, "system:masters", f"{USER}:more"])
+ADDRESSES = st.lists(st.sampled_from(["192.0.2.1", "w1.example"]), max_size=1).map(tuple)
+
+
+@settings(max_examples=200)
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "user": NAMED,
+            "organizations": st.lists(NAMED, max_size=3).map(tuple),
+            "addresses": ADDRESSES,
+            "cluster": VALUES,
+            "username": VALUES,
+            "signerName": VALUES,
+            **dict.fromkeys(("groups", "usages"), TEXTS.map(list)),
+        },
+    )
+)
+def test_f_109_no_forged_request_is_approved_whatever_it_was_made_of(changes: dict[str, Any]) -> None:
+    request = stored(**changes)
+    if why_not(request):
+        return
+    user, group = (USER, GROUP) if request.cluster == "w1" else (OTHER_USER, OTHER_GROUP)
+    assert (request.requester, request.common_name, request.signer) == (user, user, SIGNER) and not changes.get("addresses")
+    assert set(request.usages) == set(USAGES) and set(request.organizations) in ({group}, {group, ALL}) and group in request.groups
+
+
 @given(
     st.recursive(
         st.none() | st.integers() | st.text(max_size=4), lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=4), inner)
