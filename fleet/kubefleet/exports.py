@@ -44,7 +44,7 @@ class Exports:
         obj = self._members.get(name)
         if obj is None or obj.metadata.deletion_timestamp is not None:
             return
-        exports = bool(self._exports.store.by_index(_BY_NAMESPACE, keys.member_namespace(name)))
+        exports = self._exports.store.has(_BY_NAMESPACE, keys.member_namespace(name))
         if exports != (keys.EXPORTS in obj.metadata.annotations):
             await self._members.patch(obj, {"metadata": {"annotations": {keys.EXPORTS: _PRESENT if exports else None}}})
 

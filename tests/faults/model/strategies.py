@@ -62,6 +62,10 @@ def prepare_update(kind: Kind, new: Body, old: Body, subresource: str, *, now: s
         _prepare_status(kind, new, old, now=now)
     elif subresource == "ephemeralcontainers":
         _only(new, old, {**old["spec"], **_picked(new["spec"], "ephemeralContainers")})
+    elif subresource == "approval":
+        # Of a CertificateSigningRequest only the conditions (pkg/registry/certificates/certificates, csrApprovalStrategy).
+        conditions = (new.get("status") or {}).get("conditions") or []
+        new["spec"], new["status"] = old["spec"], {**(old.get("status") or {}), "conditions": conditions}
     elif subresource == "resize":
         _only(new, old, _resized(new["spec"], old["spec"]))
     elif "status" in kind.subresources:

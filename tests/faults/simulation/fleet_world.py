@@ -264,8 +264,9 @@ class FleetWorld(World):
         """A cluster with a work and an addon that nobody ends is deleted, by force after a while."""
         await self._reached(self._joined)
         for path, name in ((WORKS, "web"), (ADDONS, "tunnel")):
-            body = {"metadata": {"name": name, "namespace": CLUSTER, **_HELD}, "spec": {}}
-            self.hub.attempt("person", "POST", path, body)
+            self.hub.attempt("person", "POST", path, {"metadata": {"name": name, "namespace": CLUSTER}, "spec": {}})
+            # As an agent does that carries out works.
+            self.hub.merge(f"{path}/{name}", {"metadata": _HELD}, user=min(self.history.ours))
         self.hub.merge(f"{CLUSTERS}/{CLUSTER}", {"metadata": {"annotations": {keys.FORCE_CLEANUP: "15"}}}, user="person")
         self.hub.attempt("person", "DELETE", f"{CLUSTERS}/{CLUSTER}", {})
         self.wish("cluster", self._gone)

@@ -47,7 +47,7 @@ from vkubelet.api.rbac import Check, checks_of
 from vkubelet.testing.cluster import ControlPlane
 
 HELD = {"finalizers": ["test.example/held"]}
-APPLIED = ("clusterroles", "clusterrolebindings", "rolebindings", "roles", "leases", "clusterprofiles")
+APPLIED = ("clusterroles", "clusterrolebindings", "rolebindings", "roles", "leases", "clusterprofiles", "managedclusters")
 """Created by server-side apply: the API server checks `create` too, and the log has `patch`."""
 VIRTUAL = {"managedclusters/accept", "managedclustersets/join", "signers"}
 """Asked for by admission: tests of F-60, F-61 and F-109."""
