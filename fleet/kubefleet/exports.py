@@ -25,18 +25,18 @@ class Exports:
     def __init__(self, hub: Hub, members: Records) -> None:
         self._members = members
         store: Store[Unknown] = Store(indexes={_BY_NAMESPACE: lambda obj: (obj.metadata.namespace,)})
-        self._exports = hub.informer(SERVICEEXPORTS, Selection(metadata_only=True), store=store)
+        self.exports = hub.informer(SERVICEEXPORTS, Selection(metadata_only=True), store=store)
         self.informers: list[Informer[Unknown]] = []
         """None that the process has to wait for: the kind is optional."""
         self.controller = hub.controller("exports", self.reconcile)
-        self._exports.on_change(self._export_changed)
+        self.exports.on_change(self._export_changed)
         members.informer.on_change(lambda change: self.controller.add(change.key.name))
 
     async def run(self) -> None:
         """Runs until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._exports.run(), name=f"watch {SERVICEEXPORTS}")
-            await synced([self._exports, self._members.informer])
+            group.create_task(self.exports.run(), name=f"watch {SERVICEEXPORTS}")
+            await synced([self.exports, self._members.informer])
             group.create_task(self.controller.run(), name="exports")
 
     async def reconcile(self, name: str) -> None:
@@ -44,7 +44,7 @@ class Exports:
         obj = self._members.get(name)
         if obj is None or obj.metadata.deletion_timestamp is not None:
             return
-        exports = self._exports.store.has(_BY_NAMESPACE, keys.member_namespace(name))
+        exports = self.exports.store.has(_BY_NAMESPACE, keys.member_namespace(name))
         if exports != (keys.EXPORTS in obj.metadata.annotations):
             await self._members.patch(obj, {"metadata": {"annotations": {keys.EXPORTS: _PRESENT if exports else None}}})
 
