@@ -31,6 +31,7 @@ from vkubelet.control.certificates import (
     entries_of,
     is_request_of,
     new_key,
+    pair_of,
     rotation_due,
 )
 from vkubelet.errors import AlreadyExists, ApiError, Forbidden, NotFound, Unauthorized, Unavailable, VKubeletError
@@ -157,6 +158,10 @@ class Registration:
         agent, key = agent_name(stored), stored.get(PENDING_KEY)
         owner = {CLUSTER: self._settings.cluster.encode(), AGENT: agent.encode()}
         if key is None:
+            known = pair_of(stored) if first else None
+            if known is not None and not identity.flaw(stored, bootstrap, self._settings.cluster, now=self._clock.now()):
+                # It was stored, and the answer to that was lost: another request would need a person again.
+                return known
             key = new_key()
             await self._store.save({**owner, PENDING_KEY: key})
         issuer = Issuer(client=hub, clock=self._clock, waits=self._waits_for_approval if first else _approved_soon)

@@ -10,7 +10,7 @@ from functools import partial
 from vkubelet.api.objects import Json, JsonView, Key, Resource, Unknown
 from vkubelet.client.rest import Client, PatchKind
 from vkubelet.control.informer import Change, Informer
-from vkubelet.errors import Conflict, NotFound
+from vkubelet.errors import NotFound
 from vkubelet.logformat import bind
 
 log = logging.getLogger(__name__)
@@ -81,14 +81,14 @@ class KeptObjects:
         return True
 
     async def delete(self, resource: Resource[Unknown], obj: Unknown) -> None:
-        """Deletes an object unless that is requested already. Raises ApiError."""
+        """Deletes an object unless that is requested already. Raises ApiError, Conflict for one that has been replaced by another."""
         if obj.metadata.deletion_timestamp is not None:
             return
         try:
             await self._client.delete(resource, obj.key, uid=obj.metadata.uid, propagation="Background")
-        except (NotFound, Conflict):
+        except NotFound:
             with bind(object=f"{resource.kind} {obj.key}"):
-                log.debug("deleted or replaced already")
+                log.debug("deleted already")
 
     async def release(self, resource: Resource[Unknown], obj: Unknown, finalizers: Collection[str]) -> None:
         """Removes finalizers of an object. Raises ApiError."""

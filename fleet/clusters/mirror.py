@@ -20,7 +20,7 @@ from fleet.core.view import Door, origin_of
 from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import Json, JsonView, Resource, Unknown
 from vkubelet.control.informer import Informer
-from vkubelet.errors import Conflict, NotFound
+from vkubelet.errors import NotFound
 from vkubelet.logformat import bind
 
 log = logging.getLogger(__name__)
@@ -146,8 +146,8 @@ class Mirror:
     async def _delete(self, resource: Resource[Unknown], obj: Unknown) -> None:
         try:
             await self._hub.client.delete(resource, obj.key, uid=obj.metadata.uid)
-        except (NotFound, Conflict):
-            log.debug("the mirror is deleted or replaced already")
+        except NotFound:
+            log.debug("the mirror is deleted already")
 
     def _record_contest(self, managed: ManagedCluster, member: MemberCluster) -> None:
         """Records once that two clients have created the two records of one name; none of them is changed."""

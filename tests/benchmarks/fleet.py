@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -132,6 +133,7 @@ class Clusters:
         requests = await self._requests() - before
         written = [call for call in audit.writes() if (call.what, call.namespace) != ("leases", keys.NAMESPACE)]
         copied = [call for call in written if call.what == "memberclusters/status"]
+        print("written at rest:", Counter(f"{call.verb} {call.what} {call.code}" for call in written).most_common(5), flush=True)
         return Steady(
             cores=meter.cores,
             rss=self.process.rss_mib(),

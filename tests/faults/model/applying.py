@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.faults.model.custom import CustomShape
 from tests.faults.model.patches import strategic
 from tests.faults.model.shapes import ListOf, MapOf, Shape, Struct
 
@@ -15,6 +16,9 @@ Body = dict[str, Any]
 
 def apply_of(known: Body, patch: Body, before: Body, shape: Shape | None) -> Body:
     """Returns the object after the apply; `before` is what the manager applied last."""
+    if isinstance(shape, CustomShape):
+        found: Body = _custom(known, before, patch, {"properties": shape.properties})
+        return found
     return strategic(_without(known, before, patch, shape), _replacing(patch, shape), shape)
 
 
@@ -58,3 +62,29 @@ def _replacing(patch: Any, shape: Shape | None) -> Any:
         field = shape.fields.get(key) if isinstance(shape, Struct) else None
         made[key] = _replacing(value, field.shape if field is not None else None)
     return made
+
+
+def _custom(known: Any, before: Any, patch: Any, schema: Body) -> Any:
+    """Applies to a part of a custom resource, whose schema shows which lists are merged by keys; other lists are replaced."""
+    if isinstance(patch, dict):
+        known, before = (each if isinstance(each, dict) else {} for each in (known, before))
+        omitted = {key: value for key, value in before.items() if key in known and key not in patch}
+        made = {key: value for key, value in known.items() if key not in omitted}
+        # Of an object that is omitted now, only what was applied before is removed.
+        made |= {key: left for key, value in omitted.items() if isinstance(value, dict) and (left := _custom(known[key], value, {}, {}))}
+        further, properties = schema.get("additionalProperties"), schema.get("properties") or {}
+        for key, value in patch.items():
+            inner = properties.get(key) or (further if isinstance(further, dict) else {})
+            made[key] = _custom(known.get(key), before.get(key), value, inner)
+        return made
+    if isinstance(patch, list) and isinstance(known, list) and schema.get("x-kubernetes-list-type") == "map":
+        return _custom_items(known, before or [], patch, schema)
+    return patch
+
+
+def _custom_items(known: list[Body], before: list[Body], patch: list[Body], schema: Body) -> list[Body]:
+    names = schema["x-kubernetes-list-map-keys"]
+    was, then, now = ({tuple(each.get(name) for name in names): each for each in items} for items in (known, before, patch))
+    kept = {key: each for key, each in was.items() if key in now or key not in then}
+    merged = {key: _custom(was.get(key), then.get(key), each, schema.get("items") or {}) for key, each in now.items()}
+    return list({**kept, **merged}.values())

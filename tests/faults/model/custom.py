@@ -46,6 +46,12 @@ class CustomShape:
         self._schema = schema
         self._metadata: Struct = struct("meta.ObjectMeta")
 
+    @property
+    def properties(self) -> Body:
+        """The schema of each member of an object."""
+        found: Body = self._schema["properties"]
+        return found
+
     def clean(self, value: Any, known: Any) -> Any:
         """Prunes unknown fields and fills in defaults."""
         if value is known:

@@ -125,6 +125,10 @@ class Writer:
         """Applies (server-side); the manager loses what it applied before and does not any more."""
         kind, manager = route.kind, request.params.get("fieldManager", "")
         if known is None:
+            if route.subresource:
+                raise kind.target(route.name).not_found()
+            if uid := (patch.get("metadata") or {}).get("uid"):
+                raise kind.target(route.name).conflict(f"Precondition failed: UID in precondition: {uid}, UID in object meta: ")
             made = self._create(route, request, sent_object(kind, request, route.namespace))
         else:
             before = self._applied.get((manager, known.body["metadata"]["uid"]), {})

@@ -42,7 +42,7 @@ REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 ROLE = f"open-cluster-management:managedcluster:{CLUSTER}"
 _GROUP = "cluster.open-cluster-management.io"
 _LIFE = timedelta(days=365)
-_PATIENCE = 300
+_PATIENCE = 1500
 """Seconds that a person waits for one step before the next."""
 _HELD = {"finalizers": ["test.example/held"]}
 _LOCAL: Body = {"leader": {"enabled": False}, "health": {"health_address": "", "metrics_address": ""}}
@@ -201,6 +201,10 @@ class FleetWorld(World):
             ManagedClusterConditionAvailable=("True", "ManagedClusterAvailable"),
         )
 
+    def _settled(self) -> str | None:
+        """Returns what is missing of a cluster that has joined, and whose clock was compared at a renewal."""
+        return self._joined() or self.lacks(ManagedClusterConditionClockSynced=("True", "ManagedClusterClockSynced"))
+
     def _denied(self) -> str | None:
         if sorted(self._rights()) != [ROLE, ROLE]:
             return f"rights are {self._rights()}"
@@ -241,19 +245,19 @@ class FleetWorld(World):
 
     async def joins(self) -> None:
         """A worker joins, and reports from then on."""
-        await self.pause(10.0)
+        await self._reached(self._settled)
         self.wish("cluster", self._joined)
         self.wish("mirror", self._mirrored)
 
     async def denied(self) -> None:
         """A cluster that has joined is denied."""
-        await self._reached(self._joined)
+        await self._reached(self._settled)
         self._accept(False)
         self.wish("cluster", self._denied)
 
     async def accepted_again(self) -> None:
         """A cluster is denied and accepted again."""
-        await self._reached(self._joined)
+        await self._reached(self._settled)
         self._accept(False)
         await self.pause(5.0)
         self._accept(True)
@@ -262,11 +266,11 @@ class FleetWorld(World):
 
     async def deleted(self) -> None:
         """A cluster with a work and an addon that nobody ends is deleted, by force after a while."""
-        await self._reached(self._joined)
+        await self._reached(self._settled)
         for path, name in ((WORKS, "web"), (ADDONS, "tunnel")):
-            self.hub.attempt("person", "POST", path, {"metadata": {"name": name, "namespace": CLUSTER}, "spec": {}})
-            # As an agent does that carries out works.
-            self.hub.merge(f"{path}/{name}", {"metadata": _HELD}, user=min(self.history.ours))
+            body = {"metadata": {"name": name, "namespace": CLUSTER, **_HELD}, "spec": {}}
+            # As one of ours: whoever created them, they are deleted with their cluster, and by force released from what holds them.
+            self.hub.attempt(min(self.history.ours), "POST", path, body)
         self.hub.merge(f"{CLUSTERS}/{CLUSTER}", {"metadata": {"annotations": {keys.FORCE_CLEANUP: "15"}}}, user="person")
         self.hub.attempt("person", "DELETE", f"{CLUSTERS}/{CLUSTER}", {})
         self.wish("cluster", self._gone)

@@ -83,12 +83,25 @@ class SigningApi(MergingApi):
         return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
+class StoringApi(MergingApi):
+    """A worker; with `loses_answer` it stores the next certificate, and the answer does not arrive."""
+
+    loses_answer = False
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        answer = await super().fetch(call, timeout)
+        if self.loses_answer and call.method == "PATCH" and b"tls.crt" in (call.body or b""):
+            self.loses_answer = False
+            raise Unreachable(call.attempt, "connection reset by peer")
+        return answer
+
+
 class Lab:
     """A worker that joins."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.hub, self.worker = SigningApi(self.clock), MergingApi()
+        self.hub, self.worker = SigningApi(self.clock), StoringApi()
         self.bootstrap: Bootstrap = bootstrap()
         self.situation = Situation(Recorder(self.worker.client(), "fleet-agent", host="h", clock=self.clock))
         self.registration = self.new()
@@ -144,6 +157,14 @@ async def test_f_102_a_restart_continues_with_the_request_that_is_pending(lab: L
         lab.hub.approve()
         await lab.clock.advance(2)
         assert task.done() and lab.entries["agent-name"] == before
+
+
+async def test_f_102_a_certificate_whose_storing_was_not_answered_is_not_requested_again(lab: Lab) -> None:
+    lab.hub.approves = lab.worker.loses_answer = True
+    async with lab.joining() as task:
+        await lab.clock.advance(60)
+        assert task.done() and len(lab.hub.requests) == 1 and pair_of(lab.entries) == task.result()
+        assert not lab.worker.loses_answer
 
 
 async def test_f_112_a_record_that_exists_is_left_as_it_is(lab: Lab) -> None:
