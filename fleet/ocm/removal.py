@@ -116,7 +116,7 @@ class Removal:
 
     def _is_forced(self, obj: Unknown, cluster: ManagedCluster) -> bool:
         limit, requested = force_after(cluster), obj.metadata.deletion_timestamp
-        return limit is not None and requested is not None and self._hub.clock.now() - parse_rfc3339(requested) >= limit
+        return limit is not None and requested is not None and self._hub.client.server_now() - parse_rfc3339(requested) >= limit
 
     async def _force(self, obj: Unknown, addons: Sequence[Unknown], works: Sequence[Unknown]) -> None:
         """Deletes everything at once, and removes the finalizers that a missing agent would have to."""

@@ -27,6 +27,7 @@ from fleet.settings import HubProcessSettings, read_hub_settings
 from tests.faults.model import controllers
 from tests.faults.simulation.actors import ControlPlane
 from tests.faults.simulation.loop import START
+from tests.faults.simulation.schedule import Kind
 from tests.faults.simulation.world import World
 from vkubelet.api.codec import decode_yaml
 from vkubelet.api.objects import Resource, Unknown
@@ -192,18 +193,24 @@ class FleetWorld(World):
             return f"rights are {self._rights()}"
         if len(self._requests()) != 1:
             return f"{len(self._requests())} certificate requests"
+        accepted = {"HubAcceptedManagedCluster": ("True", "HubClusterAdminAccepted")}
+        if self._is_off:
+            return self.lacks(**accepted)
         taints = (self.record() or {"spec": {}})["spec"].get("taints")
         if taints:
             return f"tainted: {taints}"
-        return self.lacks(
-            HubAcceptedManagedCluster=("True", "HubClusterAdminAccepted"),
-            ManagedClusterJoined=("True", "ManagedClusterJoined"),
-            ManagedClusterConditionAvailable=("True", "ManagedClusterAvailable"),
-        )
+        reported = {"ManagedClusterJoined": ("True", "ManagedClusterJoined")}
+        return self.lacks(**accepted, **reported, ManagedClusterConditionAvailable=("True", "ManagedClusterAvailable"))
+
+    @property
+    def _is_off(self) -> bool:
+        """Whether the clock of the agent is set away from that of the hub: it reports nothing then."""
+        return self.branch.common(lambda schedule: any(fault.kind is Kind.CLOCK for fault in schedule.faults))
 
     def _settled(self) -> str | None:
         """Returns what is missing of a cluster that has joined, and whose clock was compared at a renewal."""
-        return self._joined() or self.lacks(ManagedClusterConditionClockSynced=("True", "ManagedClusterClockSynced"))
+        compared = self._is_off or self.lacks(ManagedClusterConditionClockSynced=("True", "ManagedClusterClockSynced")) is None
+        return self._joined() or (None if compared else "the clock is not compared")
 
     def _denied(self) -> str | None:
         if sorted(self._rights()) != [ROLE, ROLE]:

@@ -13,6 +13,7 @@ import random
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime, timedelta
 from typing import Any, Self
 
 import aiohttp
@@ -22,7 +23,7 @@ from tests.faults.model.refusals import Refusal
 from tests.faults.model.server import ApiModel
 from tests.faults.simulation.branches import Branch, of_event, of_write
 from tests.faults.simulation.calls import counts, refusal, request_of, site_of
-from tests.faults.simulation.loop import PROCESS, SimulatedLoop
+from tests.faults.simulation.loop import PROCESS, START, SimulatedLoop
 from tests.faults.simulation.schedule import Fault, Kind
 from vkubelet.api.codec import encode_json
 from vkubelet.client.connection import Connection
@@ -172,6 +173,10 @@ class SimulatedTransport(Transport):
         self._send(call, future, self._handle)
         answer: bytes = await self._answered(call, future, timeout)
         return answer
+
+    def server_now(self) -> datetime:
+        """The clock of an API server is not that of the process."""
+        return START + timedelta(seconds=self._network.loop.time())
 
     async def _answered(self, call: Call, future: Answer, timeout: float | None) -> Any:
         timer = None if timeout is None else self._network.loop.call_later(timeout, self._give_up, call, future)

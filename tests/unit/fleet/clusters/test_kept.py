@@ -4,7 +4,12 @@ from typing import Any
 
 import pytest
 
-from fleet.clusters.kept import contains, is_kept
+from fleet.clusters.kept import KeptObjects, contains, is_kept
+from tests.support.memory_api import MergingApi
+from tests.unit.fleet.builders import hub_of, unknown
+from vkubelet.api.objects import CLUSTERROLES
+from vkubelet.client.transport import Call
+from vkubelet.errors import Conflict
 
 ROLE: dict[str, Any] = {
     "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -51,3 +56,16 @@ def test_f_117_what_a_lease_contains_belongs_to_its_agent() -> None:
 
 def test_lists_are_compared_as_a_whole() -> None:
     assert contains({"a": [1], "b": 2}, {"a": [1]}) and not contains({"a": [1, 2]}, {"a": [1]}) and not contains(None, {"a": 1})
+
+
+class ConflictingApi(MergingApi):
+    """Has another object of the name."""
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        raise Conflict(call.attempt, "the UID in the precondition is not that of the object")
+
+
+async def test_f_157_a_deletion_that_meets_another_object_is_not_taken_as_done() -> None:
+    kept = KeptObjects(hub_of(ConflictingApi().client()).client, ())
+    with pytest.raises(Conflict):
+        await kept.delete(CLUSTERROLES, unknown({"metadata": {"name": "a", "uid": "1"}}))

@@ -1,6 +1,6 @@
 """Tests of fleet.ocm.removal: order, texts and conditions."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -51,19 +51,12 @@ RECORD = "/apis/cluster.open-cluster-management.io/v1/managedclusters/w1"
 WORK = "/apis/work.open-cluster-management.io/v1/namespaces/w1/manifestworks/web"
 
 
-class WorksApi(MergingApi):
-    """Refuses lists of works while that is set."""
-
-    refuses = False
-
-    async def fetch(self, call: Call, timeout: float) -> bytes:
-        if self.refuses and call.method == "GET":
-            raise Forbidden("list manifestworks", "not allowed")
-        return await super().fetch(call, timeout)
+FINALIZERS = ["cluster.open-cluster-management.io/resource-cleanup"]
+HELD = {"deletionTimestamp": SINCE, "finalizers": ["test.example/held"]}
 
 
-async def test_f_147_each_step_of_a_removal_is_a_reason_of_the_condition() -> None:
-    api = WorksApi()
+def removal_of(api: MergingApi) -> Removal:
+    """The removal of clusters of this hub, in which w1 has a namespace."""
     hub = hub_of(api.client())
     registry = Registry(hub, with_members=False)
     informers = [hub.informer(each) for each in (NAMESPACES, CLUSTERROLES, CLUSTERROLEBINDINGS, ROLEBINDINGS)]
@@ -72,10 +65,40 @@ async def test_f_147_each_step_of_a_removal_is_a_reason_of_the_condition() -> No
             {"metadata": {"name": "w1", "uid": "n", "resourceVersion": "1", "labels": {"open-cluster-management.io/cluster-name": "w1"}}}
         )
     )
-    finalizers = ["cluster.open-cluster-management.io/resource-cleanup"]
-    api.put(RECORD, {"metadata": {"name": "w1", "uid": "u1", "deletionTimestamp": SINCE, "finalizers": finalizers}, "spec": {}})
+    return Removal(hub, registry, KeptObjects(hub.client, [*informers, registry.leases]), namespace="fleet-system")
+
+
+class WorksApi(MergingApi):
+    """Refuses lists of works while that is set; its clock is not that of the process."""
+
+    refuses = False
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def server_now(self) -> datetime:
+        return self.now
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        if self.refuses and call.method == "GET":
+            raise Forbidden("list manifestworks", "not allowed")
+        return await super().fetch(call, timeout)
+
+
+async def test_f_156_the_time_of_a_forced_removal_is_on_the_clock_of_the_hub() -> None:
+    api, force = WorksApi(), {"fleet.vkubelet.io/force-cleanup-after": "60"}
+    removal = removal_of(api)
+    api.put(RECORD, {"metadata": {"name": "w1", "uid": "u1", "deletionTimestamp": SINCE, "finalizers": FINALIZERS}, "spec": {}})
+    api.put(WORK, {"metadata": {"name": "web", "namespace": "w1", "uid": "u3", "creationTimestamp": SINCE, **HELD}})
+    for seconds, held in ((59, True), (60, False)):
+        api.now = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+        await removal.reconcile(unknown(api.objects[RECORD]), managed("w1", deletionTimestamp=SINCE, annotations=force))
+        assert bool(api.objects[WORK]["metadata"]["finalizers"]) is held
+
+
+async def test_f_147_each_step_of_a_removal_is_a_reason_of_the_condition() -> None:
+    api = WorksApi()
+    removal = removal_of(api)
+    api.put(RECORD, {"metadata": {"name": "w1", "uid": "u1", "deletionTimestamp": SINCE, "finalizers": FINALIZERS}, "spec": {}})
     api.put(WORK, {"metadata": {"name": "web", "namespace": "w1", "uid": "u3", "creationTimestamp": SINCE}})
-    removal = Removal(hub, registry, KeptObjects(hub.client, [*informers, registry.leases]), namespace="fleet-system")
 
     async def reason() -> tuple[str, str]:
         try:
