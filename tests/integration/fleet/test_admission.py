@@ -27,6 +27,8 @@ from tests.integration.fleet.player import (
     lease,
     managed,
     member,
+    work,
+    works,
 )
 from tests.support.program import Program, eventually
 from vkubelet.testing.cluster import CommandFailed, ControlPlane
@@ -132,6 +134,38 @@ async def test_f_61_joining_and_binding_a_set_take_rights_on_that_set(guarded: C
     assert "managedclustersets/bind" in await refusal(clerk, "POST", path, body)
     assert "must be blue" in await refusal(admin, "POST", path, {**body, "spec": {"clusterSet": "red"}})
     assert await admin.status_of("POST", path, body) == 200
+
+
+async def test_f_62_a_work_with_an_executor_takes_the_right_to_act_as_it(guarded: ControlPlane, admin: Caller) -> None:
+    kind = {"apiGroups": ["work.open-cluster-management.io"], "resources": ["manifestworks"]}
+    rules = [{**kind, "verbs": ["create", "get", "patch"]}]
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "author", "namespace": "default"}}
+    await guarded.kubectl("apply", "-f", "-", stdin=json.dumps({**role, "rules": rules}))
+    await guarded.kubectl("create", "rolebinding", "author", "-n", "default", "--role=author", "--user=author")
+    author, path = Caller(guarded.client_config("author")), works("default")
+
+    def executed(name: str) -> Body:
+        account = {"namespace": "apps", "name": name}
+        return {**work("default", "web"), "spec": {"executor": {"subject": {"type": "ServiceAccount", "serviceAccount": account}}}}
+
+    async def writes() -> bool:
+        return await author.status_of("POST", path + DRY, work("default", "web")) == 200
+
+    await eventually(writes, "a work without an executor needs no further right")
+    assert "system:serviceaccount:apps:robot" in await refusal(author, "POST", path + DRY, executed("robot"))
+    rules.append({**kind, "verbs": ["execute-as"], "resourceNames": ["system:serviceaccount:apps:robot"]})
+    await guarded.kubectl("apply", "-f", "-", stdin=json.dumps({**role, "rules": rules}))
+
+    async def executes() -> bool:
+        return await author.status_of("POST", path + DRY, executed("robot")) == 200
+
+    await eventually(executes, "the right is enough")
+    assert "system:serviceaccount:apps:other" in await refusal(author, "POST", path + DRY, executed("other"))
+    # A change that is none of the spec needs no further right.
+    await admin.create(path, executed("other"))
+    assert await author.status_of("PATCH", f"{path}/web{DRY}", {"metadata": {"labels": {"a": "b"}}}) == 200
+    assert await author.status_of("PATCH", f"{path}/web{DRY}", {"spec": {"deleteOption": {"propagationPolicy": "Orphan"}}}) == 403
+    await admin.delete(f"{path}/web")
 
 
 async def test_f_63_names_and_addresses_of_clusters_are_checked(guarded: ControlPlane, admin: Caller) -> None:
@@ -297,7 +331,7 @@ async def test_f_11_the_policies_have_no_warnings_of_types(guarded: ControlPlane
     """The API server checks the expressions against the schemas."""
     listed = json.loads(await guarded.kubectl("get", "validatingadmissionpolicies", "-o", "json"))["items"]
     ours = [each for each in listed if each["metadata"]["name"].endswith("fleet.vkubelet.io")]
-    assert len(ours) == 7
+    assert len(ours) == 8
 
     async def checked() -> bool:
         for each in ours:

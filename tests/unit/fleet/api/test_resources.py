@@ -66,7 +66,7 @@ def test_each_admission_policy_is_bound_and_denies() -> None:
     policies = {each["metadata"]["name"] for each in documents if each["kind"] == "ValidatingAdmissionPolicy"}
     bindings = [each["spec"] for each in documents if each["kind"] == "ValidatingAdmissionPolicyBinding"]
     assert [each["policyName"] for each in bindings] == sorted(policies, key=[each["policyName"] for each in bindings].index)
-    assert len(policies) == len(bindings) == 7 and all(each["validationActions"] == ["Deny"] for each in bindings)
+    assert len(policies) == len(bindings) == 8 and all(each["validationActions"] == ["Deny"] for each in bindings)
 
 
 def test_f_64_guard_rails_name_the_administrators() -> None:
@@ -77,6 +77,11 @@ def test_f_63_the_prefixes_of_labels_that_a_worker_may_change_are_a_setting() ->
     assert "['agent.open-cluster-management.io']" in resources.admission_policies()
     changed = resources.admission_policies(["a.example", "b.example"])
     assert "['a.example', 'b.example']" in changed and "['agent.open-cluster-management.io']" not in changed
+
+
+def test_f_62_an_executor_may_be_required() -> None:
+    assert resources.admission_policies(executor_required=True).count("expression: 'true'") == 1
+    assert "expression: 'true'" not in resources.admission_policies()
 
 
 def undescribed(schema: Json, path: str) -> Iterator[str]:
