@@ -17,6 +17,7 @@ from fleet.agent.worker import Worker, wait_at_most
 from fleet.api import keys
 from fleet.api.clusters import AGENT_HEALTHY, JOIN, LEAVE, MEMBER_JOINED, InternalMemberCluster, condition_of
 from fleet.api.resources import INTERNALMEMBERCLUSTERS
+from fleet.core.profiles import HEARTBEAT_JITTER
 from fleet.core.properties import Inventory, merged
 from vkubelet.api.objects import Json, JsonView, Key, Unknown, set_condition
 from vkubelet.client.rest import Client, PatchKind, Selection
@@ -26,7 +27,6 @@ from vkubelet.control.informer import Change, Informer
 from vkubelet.control.recorder import ObjectReference, Recorder
 from vkubelet.errors import VKubeletError
 
-_JITTER: Final = 0.05
 _RECHECKED_EVERY: Final = 60.0
 _WATCHED_EVERY: Final = 1.0
 _PROVIDER_STARTED: Final = "ClusterPropertyProviderStarted"
@@ -185,7 +185,7 @@ class MemberAgent:
         written = await self.hub.patch(INTERNALMEMBERCLUSTERS, obj.key, body, subresource="status", kind=PatchKind.MERGE)
         self.record.adopt(written)
         self._tell(written, member.desired, report)
-        return member.period * random.uniform(1 - _JITTER, 1 + _JITTER)
+        return member.period * random.uniform(1 - HEARTBEAT_JITTER, 1 + HEARTBEAT_JITTER)
 
     def _acknowledged(self, member: InternalMemberCluster) -> bool:
         own = member.state.agent()

@@ -16,7 +16,17 @@ from fleet.clusters.hub import Hub, synced
 from fleet.clusters.kept import KeptObjects
 from fleet.clusters.records import Records, condition
 from fleet.clusters.registry import Registry
-from fleet.core.profiles import KUBEFLEET, MANAGERS, OCM, Profile, is_published, managed_profile, member_health, member_profile
+from fleet.core.profiles import (
+    KUBEFLEET,
+    MANAGERS,
+    OCM,
+    Profile,
+    is_published,
+    managed_profile,
+    member_health,
+    member_profile,
+    oldest_heartbeat,
+)
 from vkubelet.api.objects import Json, Unknown, get_condition
 from vkubelet.control.store import Store
 from vkubelet.errors import NotFound
@@ -92,7 +102,8 @@ class Profiles:
         if managed is not None and not managed.deleting:
             found += [managed_profile(managed, namespace, cluster_set=each) for namespace, each in self._bound(name).items()]
         if member is not None and is_published(member):
-            health = member_health(member, heartbeat=self._beat(name), now=self._hub.client.server_now(), threshold=self._threshold)
+            threshold = oldest_heartbeat(self._threshold, member.period)
+            health = member_health(member, heartbeat=self._beat(name), now=self._hub.client.server_now(), threshold=threshold)
             found.append(member_profile(member, self._namespace, health=health))
         return found
 
@@ -174,10 +185,10 @@ class Profiles:
         return self._beats.get(name, (None, None))[1]
 
     def _due(self, name: str) -> float | None:
-        beat = self._beat(name)
-        if beat is None:
+        beat, member = self._beat(name), self._registry.member_cluster(name)
+        if beat is None or member is None:
             return None
-        left = self._threshold - (self._hub.client.server_now() - beat).total_seconds()
+        left = oldest_heartbeat(self._threshold, member.period) - (self._hub.client.server_now() - beat).total_seconds()
         return left + 1.0 if left >= 0 else None
 
 

@@ -25,6 +25,9 @@ LOST: Final = "MemberAgentHeartbeatLost"
 SERVER_UNHEALTHY: Final = "MemberClusterAPIServerUnhealthy"
 SERVER_HEALTHY: Final = "MemberClusterAPIServerHealthy"
 PROVIDER: Final = "fleet"
+HEARTBEAT_JITTER: Final = 0.05
+"""Share of its period by which an agent varies its heartbeat."""
+_ON_ITS_WAY: Final = 5.0
 _LONGEST_VALUE: Final = 1024
 
 
@@ -126,6 +129,12 @@ def member_health(member: clusters.MemberCluster, *, heartbeat: datetime | None,
     if health.status == "False":
         return _healthy("False", SERVER_UNHEALTHY, health.message or "the API server of the worker is not healthy")
     return _healthy("True", SERVER_HEALTHY, "the API server of the worker is healthy")
+
+
+def oldest_heartbeat(threshold: float, period: int) -> float:
+    """Returns the age from which on a heartbeat is lost: the threshold, and where that is a period or more, not less than a heartbeat may
+    take that is late by its jitter and on its way; otherwise healthy members would be reported as lost again and again."""
+    return max(threshold, period * (1 + HEARTBEAT_JITTER) + _ON_ITS_WAY) if threshold >= period else threshold
 
 
 def is_published(member: clusters.MemberCluster) -> bool:

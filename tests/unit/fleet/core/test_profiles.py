@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fleet.core.profiles import access_providers, is_published, managed_profile, member_health, member_profile
+from fleet.core.profiles import access_providers, is_published, managed_profile, member_health, member_profile, oldest_heartbeat
 from tests.unit.fleet.builders import SINCE, condition, managed, member
 
 NOW = datetime(2026, 1, 1, 1, tzinfo=UTC)
@@ -33,6 +33,11 @@ def test_f_175_to_f_180_reasons_are_found_in_their_order(status: Any, age: int |
     heartbeat = None if age is None else NOW - timedelta(seconds=age)
     found = member_health(member(status=status), heartbeat=heartbeat, now=NOW, threshold=60.0)
     assert (found["status"], found["reason"]) == expected and found["message"]
+
+
+@pytest.mark.parametrize(("threshold", "period", "expected"), [(60, 60, 68), (60, 10, 60), (5, 60, 5), (120, 60, 120), (60, 600, 60)])
+def test_f_177_a_heartbeat_may_be_late_by_its_jitter(threshold: float, period: int, expected: float) -> None:
+    assert oldest_heartbeat(threshold, period) == expected
 
 
 def test_f_171_the_profile_of_a_member_names_its_manager_version_and_properties() -> None:
