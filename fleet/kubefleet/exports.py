@@ -14,15 +14,19 @@ from vkubelet.api.objects import Unknown
 from vkubelet.client.rest import Selection
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.store import Store
+from vkubelet.errors import NotFound, VKubeletError
 
 _BY_NAMESPACE: Final = "namespace"
 _PRESENT: Final = "true"
+_CHECKED_EVERY: Final = 60.0
+"""Seconds between two checks whether the kind is served now."""
 
 
 class Exports:
     """Controller of these marks, by the name of the member."""
 
     def __init__(self, hub: Hub, members: Records) -> None:
+        self._hub = hub
         self._members = members
         store: Store[Unknown] = Store(indexes={_BY_NAMESPACE: lambda obj: (obj.metadata.namespace,)})
         self.exports = hub.informer(SERVICEEXPORTS, Selection(metadata_only=True), store=store)
@@ -34,10 +38,22 @@ class Exports:
 
     async def run(self) -> None:
         """Runs until cancelled."""
+        while not await self._is_served():
+            await self._hub.clock.sleep(_CHECKED_EVERY)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.exports.run(), name=f"watch {SERVICEEXPORTS}")
             await synced([self.exports, self._members.informer])
             group.create_task(self.controller.run(), name="exports")
+
+    async def _is_served(self) -> bool:
+        """Checks for the kind; what else prevents a list is for the watch to report."""
+        try:
+            await self._hub.client.list(SERVICEEXPORTS, Selection(metadata_only=True))
+        except NotFound:
+            return False
+        except VKubeletError:
+            return True
+        return True
 
     async def reconcile(self, name: str) -> None:
         """Sets or removes the mark of one member. Raises ApiError."""

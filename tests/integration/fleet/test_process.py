@@ -84,10 +84,10 @@ async def test_f_502_a_restart_writes_nothing_to_a_cluster(
     await reaches(admin, f"{MEMBERS}/p3", "ReadyToJoin", ("True", "MemberClusterReadyToJoin"))
 
     async def settled() -> bool:
-        record = await admin.call("GET", f"{CLUSTERS}/p3")
-        return not record["spec"].get("taints")
+        cluster, mirror = [await admin.call("GET", f"{CLUSTERS}/{name}") for name in ("p3", "p4")]
+        return not cluster["spec"].get("taints") and bool(mirror["spec"].get("taints")) and all(map(observed, (cluster, mirror)))
 
-    await eventually(settled, "the cluster has joined")
+    await eventually(settled, "the clusters are as they stay, and the hub has reported on the last generation of each")
     assert program.terminate() == 0
     audit = Audit(prepared, keys.HUB)
     program.start()
@@ -183,6 +183,12 @@ async def test_f_3_a_module_without_its_kinds_waits_and_is_named(prepared: Contr
         finally:
             await define(prepared)
             await admin.delete(f"{deployments}/{keys.HUB}")
+
+
+def observed(record: Body) -> bool:
+    """Whether the acceptance was reported for the current generation."""
+    (found,) = [each for each in record["status"]["conditions"] if each["type"] == "HubAcceptedManagedCluster"]
+    return bool(found["observedGeneration"] == record["metadata"]["generation"])
 
 
 def deployment(name: str) -> Body:

@@ -165,7 +165,7 @@ async def test_f_59_a_right_that_the_hub_lacks_is_named_and_missed_until_it_is_b
     # What the acceptance of one cluster needs.
     needed = [each for each in to_be_used() if (each.verb, what(each)) in ACCEPTANCE]
     for number, check in enumerate(choice.part(needed, REMOVED)):
-        name, audit = f"h{number}", Audit(prepared, keys.HUB)
+        name, audit = f"lacks-{number}", Audit(prepared, keys.HUB)
         role = json.loads(await prepared.kubectl("get", "clusterrole", keys.HUB, "-o", "json"))["rules"]
         try:
             await set_rules(prepared, narrowed(role, check))
