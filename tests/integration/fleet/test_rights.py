@@ -51,8 +51,8 @@ APPLIED = ("clusterroles", "clusterrolebindings", "rolebindings", "roles", "leas
 """Created by server-side apply: the API server checks `create` too, and the log has `patch`."""
 VIRTUAL = {"managedclusters/accept", "managedclustersets/join", "signers"}
 """Asked for by admission: tests of F-60, F-61 and F-109."""
-ELSEWHERE = {"validatingadmissionpolicies", "validatingadmissionpolicybindings", "deployments"}
-"""Used by the tests of F-64 and F-3."""
+ELSEWHERE = {"validatingadmissionpolicies", "validatingadmissionpolicybindings", "deployments", "internalserviceexports"}
+"""Used by the tests of F-64, F-3 and F-129."""
 RENEWED_EVENTS = {("patch", "events"), ("update", "events")}
 REMOVED = 2
 """Rights that one run takes away; with FAULTS_WHOLE=1 all that are used."""
