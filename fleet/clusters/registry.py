@@ -25,7 +25,7 @@ class Registry:
         self.managed = Records(hub, MANAGEDCLUSTERS)
         self.members = Records(hub, MEMBERCLUSTERS) if with_members else None
         self.leases = hub.informer(CLUSTER_LEASES, Selection(labels=keys.CLUSTER_NAME))
-        self._listeners: list[Callable[[str], None]] = []
+        self._listeners: list[tuple[Callable[[str], None], bool]] = []
         self._managed: dict[str, ManagedCluster] = {}
         self._members: dict[str, MemberCluster] = {}
         self.managed.informer.on_change(self._managed_changed)
@@ -48,9 +48,12 @@ class Registry:
         """Whether a cluster without a MemberCluster here has none on the hub."""
         return self.members is None or self.members.informer.synced
 
-    def on_change(self, listener: Callable[[str], None]) -> None:
-        """Registers `listener(name of the cluster)` for each change of a record, and calls it for each cluster that is known."""
-        self._listeners.append(listener)
+    def on_change(self, listener: Callable[[str], None], *, heartbeats: bool = True) -> None:
+        """Registers `listener(name of the cluster)` for each change of a record, and calls it for each cluster that is known.
+
+        Without `heartbeats` it is not called when nothing but the status of a MemberCluster changes, as at every heartbeat.
+        """
+        self._listeners.append((listener, heartbeats))
         for name in self.names():
             listener(name)
 
@@ -92,11 +95,19 @@ class Registry:
             self._members.pop(change.key.name, None)
         else:
             self._members[change.key.name] = MemberCluster.parse(change.new)
-        self._notify(change.key.name)
+        self._notify(change.key.name, heartbeat=not change.more_than_status and _is_status_alone(change))
 
-    def _notify(self, name: str) -> None:
-        for listener in self._listeners:
-            listener(name)
+    def _notify(self, name: str, *, heartbeat: bool = False) -> None:
+        for listener, heartbeats in self._listeners:
+            if heartbeats or not heartbeat:
+                listener(name)
+
+
+def _is_status_alone(change: Change[Unknown]) -> bool:
+    old, new = (each.metadata if each is not None else None for each in (change.old, change.new))
+    if old is None or new is None:
+        return False
+    return (old.labels, old.annotations, old.finalizers) == (new.labels, new.annotations, new.finalizers)
 
 
 def renew_time(lease: Unknown | None) -> datetime | None:

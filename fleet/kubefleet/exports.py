@@ -10,6 +10,7 @@ from fleet.api import keys
 from fleet.api.resources import SERVICEEXPORTS
 from fleet.clusters.hub import Hub, synced
 from fleet.clusters.records import Records
+from fleet.clusters.registry import Registry
 from vkubelet.api.objects import Unknown
 from vkubelet.client.rest import Selection
 from vkubelet.control.informer import Change, Informer
@@ -25,7 +26,7 @@ _CHECKED_EVERY: Final = 60.0
 class Exports:
     """Controller of these marks, by the name of the member."""
 
-    def __init__(self, hub: Hub, members: Records) -> None:
+    def __init__(self, hub: Hub, registry: Registry, members: Records) -> None:
         self._hub = hub
         self._members = members
         store: Store[Unknown] = Store(indexes={_BY_NAMESPACE: lambda obj: (obj.metadata.namespace,)})
@@ -34,7 +35,7 @@ class Exports:
         """None that the process has to wait for: the kind is optional."""
         self.controller = hub.controller("exports", self.reconcile)
         self.exports.on_change(self._export_changed)
-        members.informer.on_change(lambda change: self.controller.add(change.key.name))
+        registry.on_change(self.controller.add, heartbeats=False)
 
     async def run(self) -> None:
         """Runs until cancelled."""

@@ -89,7 +89,7 @@ class HubProcess(LeaderProcess):
                 published="profiles" in self._parts,
             )
             self._parts["mirrors"] = Mirror(hub, self.registry, members)
-            self._parts["exports"] = Exports(hub, members)
+            self._parts["exports"] = Exports(hub, self.registry, members)
 
     @property
     def _informers(self) -> list[Informer[Unknown]]:

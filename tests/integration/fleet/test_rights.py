@@ -89,6 +89,8 @@ async def use_everything(prepared: ControlPlane, bootstrap: Caller, admin: Calle
     binding = {"apiVersion": "cluster.open-cluster-management.io/v1beta2", "kind": "ManagedClusterSetBinding"}
     path = SETS.replace("managedclustersets", "namespaces/default/managedclustersetbindings")
     await admin.create(path, {**binding, "metadata": {"name": "default"}, "spec": {"clusterSet": "default"}})
+    await reaches(admin, f"{path}/default", "Bound", ("True", "ClusterSetBound"))
+    await admin.delete(f"{path}/default")
     agent = await joined(prepared, bootstrap, admin, "g1", seconds=1)
     await issued(admin, await request_certificate(agent.own, "g1", agent.key))
     await admin.create(addons("g1"), addon("g1", "tunnel", **HELD))

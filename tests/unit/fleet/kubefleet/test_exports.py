@@ -1,7 +1,6 @@
 """Tests of fleet.kubefleet.exports."""
 
-from fleet.api.resources import MEMBERCLUSTERS
-from fleet.clusters.records import Records
+from fleet.clusters.registry import Registry
 from fleet.kubefleet.exports import Exports
 from tests.support.memory_api import MergingApi
 from tests.unit.fleet.builders import hub_of, unknown
@@ -13,8 +12,10 @@ MARK = "fleet.vkubelet.io/exports-services"
 async def test_f_129_a_member_is_marked_while_its_namespace_contains_exports() -> None:
     api = MergingApi()
     hub = hub_of(api.client())
-    members = Records(hub, MEMBERCLUSTERS)
-    exports = Exports(hub, members)
+    registry = Registry(hub, with_members=True)
+    members = registry.members
+    assert members is not None
+    exports = Exports(hub, registry, members)
     api.put(PATH, {"metadata": {"name": "m1", "uid": "u1"}, "spec": {}})
     members.informer.adopt(unknown(api.objects[PATH]))
     await exports.reconcile("m1")
