@@ -167,6 +167,11 @@ class FleetWorld(World):
     def _accept(self, accepts: bool) -> None:
         self.hub.merge(f"{CLUSTERS}/{CLUSTER}", {"spec": {"hubAcceptsClient": accepts}}, user="person")
 
+    @property
+    def _agent(self) -> str:
+        """The last process of the agent."""
+        return max((each for each in self.history.ours if each.startswith("agent")), key=lambda each: int(each.partition("-")[2]))
+
     # --- what holds ---
 
     def record(self) -> Body | None:
@@ -277,7 +282,7 @@ class FleetWorld(World):
         for path, name in ((WORKS, "web"), (ADDONS, "tunnel")):
             body = {"metadata": {"name": name, "namespace": CLUSTER, **_HELD}, "spec": {}}
             # As one of ours: whoever created them, they are deleted with their cluster, and by force released from what holds them.
-            self.hub.attempt(min(self.history.ours), "POST", path, body)
+            self.hub.attempt(self._agent, "POST", path, body)
         self.hub.merge(f"{CLUSTERS}/{CLUSTER}", {"metadata": {"annotations": {keys.FORCE_CLEANUP: "15"}}}, user="person")
         self.hub.attempt("person", "DELETE", f"{CLUSTERS}/{CLUSTER}", {})
         self.wish("cluster", self._gone)
