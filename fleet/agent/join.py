@@ -160,7 +160,7 @@ class Registration:
         if key is None:
             known = pair_of(stored) if first else None
             if known is not None and not identity.flaw(stored, bootstrap, self._settings.cluster, now=self._clock.now()):
-                # It was stored, and the answer to that was lost: another request would need a person again.
+                # It was stored, and the answer to that did not arrive: another request would need a person again.
                 return known
             key = new_key()
             await self._store.save({**owner, PENDING_KEY: key})
