@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import aiohttp
-import pytest
 
 from kubeocean.commands.calendar import MOST_DAYS
 from kubeocean.commands.reading import Snapshot, empty_worker, lease_of
@@ -73,7 +72,6 @@ async def served(reading: Reading) -> AsyncIterator[str]:
             yield path.address
 
 
-@pytest.mark.timeout(120)
 async def test_no_turn_of_the_loop_takes_longer_than_a_twentieth_of_a_second() -> None:
     took: dict[str, float] = {}
     async with served(large(NODES, pods=PODS, names=("demo", "b1", "b2", "b3"))) as address, aiohttp.ClientSession() as session:
