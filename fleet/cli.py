@@ -7,7 +7,7 @@ only a terminal needs, and each command imports its own module alone.
 import argparse
 import importlib.metadata
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,9 @@ from vkubelet.cli import guarded, settings_data
 from vkubelet.errors import SettingsError
 
 if TYPE_CHECKING:
-    from fleet.commands.output import Command
+    from fleet.commands.doctor import Examine
     from vkubelet.api.objects import JsonView
     from vkubelet.commands.clusters import Choice
-    from vkubelet.commands.terminal import Terminal
 
 _TIMEOUT = 600.0
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -332,25 +331,27 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
 
 
 def _command_doctor(arguments: argparse.Namespace) -> None:
+    from fleet.commands.doctor import Doctor
     from fleet.commands.output import execute
 
-    results = execute(arguments.output, _doctor_here(arguments) if arguments.here else _doctor_of_hub(arguments))
+    choice = _choice(arguments, "worker" if arguments.here else "hub")
+    examine = (_examine_worker if arguments.here else _examine_hub)(arguments.namespace)
+    results = execute(arguments.output, lambda terminal: Doctor(choice=choice, examine=examine, terminal=terminal))
     if any(finding["level"] == "error" for each in results for finding in each["findings"]):
         sys.exit(1)
 
 
-def _doctor_of_hub(arguments: argparse.Namespace) -> "Callable[[Terminal], Command]":
-    from fleet.commands.doctor import Doctor
+def _examine_hub(namespace: str) -> "Examine":
+    from fleet.commands.doctor import HubExamination
     from fleet.core.rights import hub_rules
 
-    choice, namespace = _choice(arguments, "hub"), arguments.namespace
-    return lambda terminal: Doctor(choice=choice, rules=hub_rules(namespace=namespace), namespace=namespace, terminal=terminal)
+    return lambda reader, log: HubExamination(reader=reader, log=log, rules=hub_rules(namespace=namespace), namespace=namespace).run()
 
 
-def _doctor_here(arguments: argparse.Namespace) -> "Callable[[Terminal], Command]":
+def _examine_worker(namespace: str) -> "Examine":
     from fleet.agent.rights import agent_rules
     from fleet.agent.settings import KUBEFLEET, read_agent_settings
-    from fleet.commands.here import Agent, DoctorHere
+    from fleet.commands.here import Agent, WorkerExamination
 
     def read(data: "JsonView") -> Agent:
         own = read_agent_settings(data).agent
@@ -363,5 +364,4 @@ def _doctor_here(arguments: argparse.Namespace) -> "Callable[[Terminal], Command
             rules=agent_rules(own),
         )
 
-    choice = _choice(arguments, "worker")
-    return lambda terminal: DoctorHere(choice=choice, read=read, namespace=arguments.namespace, terminal=terminal)
+    return lambda reader, log: WorkerExamination(reader=reader, log=log, read=read, namespace=namespace).run()

@@ -4,7 +4,7 @@ Invariant: nothing is written but reviews. A check whose input may not be read i
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 import attrs
@@ -37,12 +37,27 @@ _OF_A_CLUSTER: Final[Sequence[Resource[Unknown]]] = (
 """Kinds of the objects that the hub creates for each cluster and deletes with it; the namespace of a cluster stays."""
 
 
-def shown(terminal: Terminal, done: Sequence[findings.Checked]) -> list[Json]:
-    """Prints the results of checks; returns them as JSON."""
-    for line in findings.blocks(done, wide=True):
-        terminal.write_line(line)
-    made: list[Json] = json.loads(json.dumps([attrs.asdict(each, recurse=True) for each in done]))
-    return made
+Examine = Callable[[rights.Reader, examination.Log], Awaitable[None]]
+"""Performs checks with a reader of the chosen cluster."""
+
+
+@frozen(kw_only=True)
+class Doctor:
+    """One run of the command; `examine` performs the checks of a hub or of a worker."""
+
+    choice: clusters.Choice
+    examine: Examine
+    terminal: Terminal
+
+    async def run(self) -> list[Json]:
+        """Prints the results of all checks; returns them. Raises VKubeletError."""
+        log = examination.Log(self.choice, program=PROGRAM)
+        async with clusters.opened(self.choice) as cluster:
+            await self.examine(rights.Reader(cluster, self.choice), log)
+        for line in findings.blocks(log.done, wide=True):
+            self.terminal.write_line(line)
+        made: list[Json] = json.loads(json.dumps([attrs.asdict(each, recurse=True) for each in log.done]))
+        return made
 
 
 @define(kw_only=True)
@@ -53,7 +68,7 @@ class HubExamination:
     log: examination.Log
     rules: Sequence[Rule]
     namespace: str
-    clock: Clock
+    clock: Clock = field(factory=SystemClock)
     _managed: dict[str, ManagedCluster] = field(factory=dict, init=False)
     _members: dict[str, MemberCluster] = field(factory=dict, init=False)
     _requests: Sequence[ClientRequest] = field(default=(), init=False)
@@ -160,22 +175,3 @@ class HubExamination:
 
 def _is_mirror(obj: Unknown) -> bool:
     return keys.ORIGIN in obj.metadata.annotations
-
-
-@frozen(kw_only=True)
-class Doctor:
-    """One run of the command on the hub."""
-
-    choice: clusters.Choice
-    rules: Sequence[Rule]
-    namespace: str
-    terminal: Terminal
-    clock: Clock = field(factory=SystemClock)
-
-    async def run(self) -> list[Json]:
-        """Prints the results of all checks; returns them. Raises VKubeletError."""
-        log = examination.Log(self.choice, program=PROGRAM)
-        async with clusters.opened(self.choice) as hub:
-            reader = rights.Reader(hub, self.choice)
-            await HubExamination(reader=reader, log=log, rules=self.rules, namespace=self.namespace, clock=self.clock).run()
-        return shown(self.terminal, log.done)

@@ -14,7 +14,6 @@ from fleet.api import keys
 from fleet.api.clusters import ManagedCluster
 from fleet.api.resources import CLUSTER_LEASES, MANAGEDCLUSTERS
 from fleet.commands import checks
-from fleet.commands.doctor import PROGRAM, shown
 from vkubelet.api import objects
 from vkubelet.api.codec import decode_yaml
 from vkubelet.api.objects import Json, JsonView, Key
@@ -23,7 +22,6 @@ from vkubelet.client.connection import Connection, connection_from_kubeconfig
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.commands import clusters, examination, findings, rights
-from vkubelet.commands.terminal import Terminal
 from vkubelet.control.certificates import CERTIFICATE, KEY, PairSecret
 from vkubelet.errors import NotFound, SettingsError, Unauthorized
 
@@ -72,7 +70,7 @@ class WorkerExamination:
     log: examination.Log
     read: Read
     namespace: str
-    clock: Clock
+    clock: Clock = field(factory=SystemClock)
     _agent: Agent | None = field(default=None, init=False)
     _entries: Mapping[str, bytes] = field(factory=dict, init=False)
 
@@ -155,22 +153,3 @@ class WorkerExamination:
             except Unauthorized:
                 return [*found, findings.error(f"the hub {connection.url} refuses the identity of the agent; {JOIN}")]
         return [*found, *checks.consent(agent.cluster, record)]
-
-
-@frozen(kw_only=True)
-class DoctorHere:
-    """One run of the command in a worker."""
-
-    choice: clusters.Choice
-    read: Read
-    namespace: str
-    terminal: Terminal
-    clock: Clock = field(factory=SystemClock)
-
-    async def run(self) -> list[Json]:
-        """Prints the results of all checks; returns them. Raises VKubeletError."""
-        log = examination.Log(self.choice, program=PROGRAM)
-        async with clusters.opened(self.choice) as worker:
-            reader = rights.Reader(worker, self.choice)
-            await WorkerExamination(reader=reader, log=log, read=self.read, namespace=self.namespace, clock=self.clock).run()
-        return shown(self.terminal, log.done)
