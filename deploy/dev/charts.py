@@ -149,11 +149,10 @@ def fleet_manifests() -> dict[Path, str]:
 
 def fleet_hub_roles() -> str:
     """Renders the identity of `fleet hub`, the roles that all clusters share, and the identity that asks to join."""
-    account: Json = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": keys.HUB, "namespace": SPACE}}
     shared = [body for body in acceptance.hub_objects(SPACE) if body["kind"] != "Namespace"]
     rules = rights.hub_rules(namespace=SPACE)
     given = (acceptance.registration_rules(), acceptance.work_rules(), acceptance.gateway_rules(SPACE), acceptance.bootstrap_rules())
-    text = template([account, *rights.hub_objects(namespace=SPACE)], rules, chart=keys.HUB)
+    text = template(rights.hub_objects(namespace=SPACE), rules, chart=keys.HUB)
     for module in (rights.INVENTORY, rights.KUBEFLEET):
         without = rights.hub_rules(tuple({rights.INVENTORY, rights.KUBEFLEET} - {module}), namespace=SPACE)
         text = conditional(text, [rule for rule in rules if rule not in without], condition=f'has "{module}" .Values.modules')

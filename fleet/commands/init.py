@@ -54,7 +54,7 @@ class Init:
     async def run(self) -> Json:
         """Prepares the hub; returns how a worker joins it. Raises VKubeletError."""
         authority = _authority(await clusters.connection_of(self.choice))
-        process = [namespace_body(keys.NAMESPACE), _account(), *hub_objects()]
+        process = [namespace_body(keys.NAMESPACE), *hub_objects()]
         policies = decode_yaml_documents(admission_policies())
         bodies = [*process, *self.roles, *(_published(authority) if authority else []), *policies]
         text = commented(bodies, [*hub_rules(), *self.rules, READ_CA])
@@ -94,11 +94,6 @@ class Init:
         self.terminal.write_line(f"  {shlex.join(words)} --name NAME\n")
         self.terminal.write_line("Then accept it on the hub: fleet accept NAME")
         return {"server": server, "token": token, "caHash": ca_hash(authority) if authority else ""}
-
-
-def _account() -> Json:
-    """Returns the ServiceAccount of the process of the hub."""
-    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": keys.HUB, "namespace": keys.NAMESPACE}}
 
 
 def _authority(connection: Connection) -> bytes:

@@ -32,9 +32,12 @@ def hub_rules(modules: Collection[str] = (INVENTORY, KUBEFLEET), *, namespace: s
 
 
 def hub_objects(account: str = keys.HUB, *, namespace: str = keys.NAMESPACE, modules: Iterable[str] = (INVENTORY, KUBEFLEET)) -> list[Json]:
-    """Builds the roles of the process, bound to its ServiceAccount."""
-    subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
-    return granted(hub_rules(tuple(modules), namespace=namespace), keys.HUB, cluster_name=keys.HUB, subject=subject)
+    """Builds the ServiceAccount of the process, its roles and their bindings."""
+    own = {"name": account, "namespace": namespace}
+    roles = granted(
+        hub_rules(tuple(modules), namespace=namespace), keys.HUB, cluster_name=keys.HUB, subject={"kind": "ServiceAccount", **own}
+    )
+    return [{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": own}, *roles]
 
 
 def _record_rules() -> tuple[Rule, ...]:

@@ -238,8 +238,7 @@ async def on_new_hub(site: Site, count: int) -> AsyncIterator[Clusters]:
         directory.mkdir()
         await define_kinds(plane)
         await prepare(plane)
-        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": keys.HUB, "namespace": keys.NAMESPACE}}
-        listed = {"apiVersion": "v1", "kind": "List", "items": [account, *hub_objects()]}
+        listed = {"apiVersion": "v1", "kind": "List", "items": hub_objects()}
         await plane.kubectl("apply", "-f", "-", stdin=json.dumps(listed))
         token = (await plane.kubectl("create", "token", keys.HUB, "-n", keys.NAMESPACE, "--duration=10h")).strip()
         kubeconfig = write_kubeconfig(directory / "hub.kubeconfig", plane.name, server=plane.url, ca=plane.ca.read_bytes(), client=token)

@@ -14,6 +14,7 @@ from fleet.api import keys
 from tests.integration.fleet.conftest import define, prepare, serving
 from tests.integration.fleet.player import ACCEPTED, CLUSTERS, MEMBERS, Caller, conditions, lease, managed, rfc3339
 from tests.support.audit import Audit
+from tests.support.outside import Meter, Outside
 from tests.support.program import Program, eventually
 from vkubelet.testing.cluster import ControlPlane, Options, Site
 from vkubelet.testing.fixtures import running
@@ -36,17 +37,6 @@ async def for_each(work: object, names: list[str]) -> None:
     async with asyncio.TaskGroup() as group:
         for name in names:
             group.create_task(one(name))
-
-
-def cpu_seconds(program: Program) -> float:
-    fields = Path(f"/proc/{program.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
-
-
-def memory(program: Program) -> int:
-    """Resident MiB."""
-    lines = Path(f"/proc/{program.process.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmRSS"))
 
 
 @pytest.fixture
@@ -105,7 +95,8 @@ async def stays_quiet(plane: ControlPlane, program: Program, admin: Caller) -> N
     await for_each(partial(report, admin), NAMES)
     await eventually(settled, "all are available, and have a clock", seconds=JOINED_WITHIN, every=2.0)
     await asyncio.sleep(PERIOD / 4)
-    audit, began = Audit(plane, keys.HUB), cpu_seconds(program)
+    process = Outside(program.process.pid)
+    audit, meter = Audit(plane, keys.HUB), Meter(process)
     ends = asyncio.get_running_loop().time() + WATCHED
     share = [NAMES[at :: PERIOD // 2] for at in range(PERIOD // 2)]
     turn = 0
@@ -114,9 +105,9 @@ async def stays_quiet(plane: ControlPlane, program: Program, admin: Caller) -> N
         await for_each(renew, share[turn % len(share)])
         turn += 1
         await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
-    used = (cpu_seconds(program) - began) / WATCHED
-    print(f"{COUNT} clusters: {used:.3f} core, {memory(program)} MiB")
+    meter.stop()
+    print(f"{COUNT} clusters: {meter.cores:.3f} core, {process.rss_mib():.0f} MiB")
     assert [call for call in audit.writes() if call.namespace != keys.NAMESPACE] == [], "it renews the Lease of its leader alone"
     listed = [each for each in await admin.items(CLUSTERS) if each["metadata"]["name"] in NAMES]
     assert all(conditions(each)[AVAILABLE["type"]][0] == "True" for each in listed)
-    assert used <= 0.15 and memory(program) <= 300
+    assert meter.cores <= 0.15 and process.rss_mib() <= 300

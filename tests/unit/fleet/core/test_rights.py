@@ -46,6 +46,6 @@ def test_f_3_a_module_that_is_off_has_no_rights() -> None:
 def test_f_59_every_right_has_a_reason_and_the_roles_are_bound_to_the_account() -> None:
     assert all(rule.why for rule in hub_rules())
     made = {(each["kind"], each["metadata"]["name"]) for each in hub_objects()}
-    kinds = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+    kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
     assert made == {(kind, "fleet-hub") for kind in kinds}
     assert all(each["subjects"][0]["namespace"] == "fleet-system" for each in hub_objects() if "subjects" in each)
