@@ -27,6 +27,7 @@ from fleet.settings import HubProcessSettings, read_hub_settings
 from tests.faults.model import controllers
 from tests.faults.simulation.actors import ControlPlane
 from tests.faults.simulation.loop import START
+from tests.faults.simulation.network import address_of, kubeconfig_of
 from tests.faults.simulation.schedule import Kind
 from tests.faults.simulation.world import World
 from vkubelet.api.codec import decode_yaml
@@ -47,14 +48,6 @@ _PATIENCE = 1500
 """Seconds that a person waits for one step before the next."""
 _HELD = {"finalizers": ["test.example/held"]}
 _LOCAL: Body = {"leader": {"enabled": False}, "health": {"health_address": "", "metrics_address": ""}}
-_KUBECONFIG = """
-apiVersion: v1
-kind: Config
-clusters: [{name: hub, cluster: {server: "https://hub.simulated:6443", insecure-skip-tls-verify: true}}]
-users: [{name: bootstrap, user: {token: token}}]
-contexts: [{name: hub, context: {cluster: hub, user: bootstrap}}]
-current-context: hub
-"""
 
 
 @lru_cache
@@ -109,7 +102,10 @@ class FleetWorld(World):
             self.every(1.0, plane.name, lambda model=plane.model: controllers.settle(model) > 0)  # type: ignore[misc]
         for body in hub_objects():
             self._create(body)
-        secret = {"metadata": {"name": keys.BOOTSTRAP_SECRET}, "data": {"kubeconfig": base64.b64encode(_KUBECONFIG.encode()).decode()}}
+        secret = {
+            "metadata": {"name": keys.BOOTSTRAP_SECRET},
+            "data": {"kubeconfig": kubeconfig_of("hub")},
+        }
         self.worker.model.call("POST", f"/api/v1/namespaces/{keys.NAMESPACE}/secrets", secret, user="admin")
         self.every(2.0, "hub", self._consent)
         self.every(1.0, "hub", self._sign)
@@ -118,7 +114,7 @@ class FleetWorld(World):
             self.start("agent")
 
     def make(self, role: str) -> tuple[Callable[[], Awaitable[None]], Callable[[], None]]:
-        connection = Connection(f"https://{'worker' if role == 'agent' else 'hub'}.simulated:6443")
+        connection = Connection(address_of("worker" if role == "agent" else "hub"))
         made: AgentProcess | HubProcess
         if role == "agent":
             made = AgentProcess(_agent_settings(), connection=connection, clock=self.clock)

@@ -25,6 +25,7 @@ from tests.faults.simulation.branches import Branch
 from tests.faults.simulation.kubelet import node_body
 from tests.faults.simulation.kubeocean_world import POLICIES_PATH, KubeoceanWorld
 from tests.faults.simulation.loop import START
+from tests.faults.simulation.network import address_of
 from vkubelet.api.objects import PODS, Key
 from vkubelet.api.quantity import parse_resources
 from vkubelet.client.connection import Connection
@@ -192,7 +193,7 @@ class ForetoldWorld(KubeoceanWorld):
 
     async def _foretell(self) -> None:
         self.foretold.observed.append(await self._observe())
-        async with Client(Connection("https://hub.simulated:6443"), clock=self.clock) as client:
+        async with Client(Connection(address_of("hub")), clock=self.clock) as client:
             seen = await self._snapshot(client)
             self.foretold.second = self.loop.time()
             (self.foretold.plan,) = plans_of([seen], Question(days=1), self.clock)
@@ -205,7 +206,7 @@ class ForetoldWorld(KubeoceanWorld):
 
     async def _observe(self) -> Observed:
         """Explains everything, and takes down what the API servers have at that moment."""
-        async with Client(Connection("https://hub.simulated:6443"), clock=self.clock) as client:
+        async with Client(Connection(address_of("hub")), clock=self.clock) as client:
             seen = await self._snapshot(client)
             instant, virtual = self.clock.now(), {node["metadata"]["name"]: node for node in self.hub.nodes()}
             nodes = [

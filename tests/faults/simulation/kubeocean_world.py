@@ -5,7 +5,6 @@ Invariant: the process is what `kubeocean run` builds; only its network is simul
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -19,6 +18,7 @@ from kubeocean.settings import KubeoceanSettings
 from tests.faults.simulation.actors import NAMESPACE, ControlPlane, is_closed, path_of, pod_body
 from tests.faults.simulation.churn import churn
 from tests.faults.simulation.kubelet import EXIT_CODE, RUN_FOR, STOP_DELAY, Kubelets, node_body
+from tests.faults.simulation.network import address_of, kubeconfig_of
 from tests.faults.simulation.schedule import Kind, Schedule
 from tests.faults.simulation.world import LIST_INTERVAL, World
 from vkubelet import settings
@@ -38,14 +38,6 @@ _SERVICES = f"/api/v1/namespaces/{NAMESPACE}/services"
 _SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
 _POLICIES = "/apis/networking.k8s.io/v1/namespaces"
 _BINDINGS, POLICIES_PATH = (f"/apis/{crds.GROUP}/{crds.VERSION}/{kind}" for kind in ("clusterbindings", "resourceleasingpolicies"))
-_KUBECONFIG = """
-apiVersion: v1
-kind: Config
-clusters: [{name: worker, cluster: {server: "https://worker.simulated:6443", insecure-skip-tls-verify: true}}]
-users: [{name: user, user: {token: token}}]
-contexts: [{name: worker, context: {cluster: worker, user: user}}]
-current-context: worker
-"""
 _LOCAL: Body = {
     "server": {"node_address": "10.1.1.1", "main_port": False, "certificate": "self-signed"},
     "health": {"health_address": "", "metrics_address": ""},
@@ -100,7 +92,7 @@ class KubeoceanWorld(World):
         for name in ("one", "two"):
             self.worker.model.call("POST", "/api/v1/nodes", node_body(name), user="kubelet")
             self.worker.merge(f"/api/v1/nodes/{name}", {"spec": {"taints": None}}, user="node-controller")
-        secret = {"metadata": {"name": "worker"}, "data": {"kubeconfig": base64.b64encode(_KUBECONFIG.encode()).decode()}}
+        secret = {"metadata": {"name": "worker"}, "data": {"kubeconfig": kubeconfig_of("worker")}}
         self.hub.model.call("POST", f"/api/v1/namespaces/{keys.NAMESPACE}/secrets", secret, user="admin")
         self.space = MOUNT
         self.policy("all", {})
@@ -123,7 +115,7 @@ class KubeoceanWorld(World):
     def make(self, role: str) -> tuple[Callable[[], Awaitable[None]], Callable[[], None]]:
         own = self.own_settings()
         chosen = _settings(type(self), leads=self.scenario in self.replicas)
-        runtime = Runtime(KubeoceanProvider(own), chosen, connection=Connection("https://hub.simulated:6443"), clock=self.clock)
+        runtime = Runtime(KubeoceanProvider(own), chosen, connection=Connection(address_of("hub")), clock=self.clock)
         return runtime.run, runtime.stop
 
     def own_settings(self) -> KubeoceanSettings:
@@ -302,7 +294,7 @@ class KubeoceanWorld(World):
         self.bind(secretRef={"name": "missing", "namespace": keys.NAMESPACE})
         await self.pause(5.0)
         self.bind(podPriorityClassName="")
-        rotated = base64.b64encode(_KUBECONFIG.replace("token: token", "token: other").encode()).decode()
+        rotated = kubeconfig_of("worker", token="other")
         path = f"/api/v1/namespaces/{keys.NAMESPACE}/secrets/worker"
         self.hub.merge(path, {"data": {"kubeconfig": rotated}}, user="admin")
         await self.pause(8.0)

@@ -14,6 +14,7 @@ from tests.faults.simulation.actors import ControlPlane, pod_body
 from tests.faults.simulation.branches import Branch
 from tests.faults.simulation.churn import churn
 from tests.faults.simulation.history import Workload
+from tests.faults.simulation.network import address_of
 from tests.faults.simulation.world import LIST_INTERVAL, World
 from vkubelet.client.connection import Connection
 from vkubelet.runtime import Runtime
@@ -71,7 +72,7 @@ class MockWorld(World):
         provider = Mock(Mock.Settings(node="mock", nodes=2, resolve=False))
         provider.backend = self.backend
         settings = Settings(server=SERVER, health=HEALTH, pods=PodSettings(list_interval=LIST_INTERVAL))
-        runtime = Runtime(provider, settings, connection=Connection("https://hub.simulated:6443"), clock=self.clock)
+        runtime = Runtime(provider, settings, connection=Connection(address_of("hub")), clock=self.clock)
         return runtime.run, runtime.stop
 
     async def pods(self) -> None:

@@ -8,6 +8,7 @@ answers and events of one connection arrive in the order in which they were sent
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextvars
 import random
 from collections import Counter, deque
@@ -39,6 +40,24 @@ _CONNECT = 10.0
 
 Answer = asyncio.Future[Any]
 Handle = Callable[..., Any]
+
+
+def address_of(cluster: str) -> str:
+    """The URL of the API server of a simulated cluster."""
+    return f"https://{cluster}.simulated:6443"
+
+
+def kubeconfig_of(cluster: str, *, token: str = "token") -> str:
+    """A kubeconfig of a simulated cluster, in base64 as in the data of a Secret."""
+    text = f"""
+apiVersion: v1
+kind: Config
+clusters: [{{name: {cluster}, cluster: {{server: "{address_of(cluster)}", insecure-skip-tls-verify: true}}}}]
+users: [{{name: user, user: {{token: {token}}}}}]
+contexts: [{{name: {cluster}, context: {{cluster: {cluster}, user: user}}}}]
+current-context: {cluster}
+"""
+    return base64.b64encode(text.encode()).decode()
 
 
 @frozen

@@ -21,7 +21,7 @@ from tests.faults.model.storage import Change
 from tests.faults.simulation.branches import Branch, of_second
 from tests.faults.simulation.history import Entry, History
 from tests.faults.simulation.loop import PROCESS, START, LoopClock, SimulatedLoop, Stuck
-from tests.faults.simulation.network import Network
+from tests.faults.simulation.network import Network, address_of
 from tests.faults.simulation.oracles import is_renewal
 from tests.faults.simulation.sandbox import Ports, sandbox
 from tests.faults.simulation.schedule import Fault, Kind, Schedule
@@ -89,7 +89,7 @@ class World:
 
     def cluster(self, name: str) -> ApiModel:
         """Adds an API server."""
-        url = f"https://{name}.simulated:6443"
+        url = address_of(name)
         model = ApiModel(now=self.now, rng=random.Random(self.rng.random()), url=url)
         model.storage.history = _Recorded(model.storage.history, lambda change: self._record(name, change))
         self.clusters[name] = model
