@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +64,28 @@ def test_schedules_that_run_together_have_the_histories_that_each_has_alone() ->
     together = {outcome.schedule: outcome.digest for outcome in run_all(schedules, jobs=2)}
     assert together == {schedule: judged(schedule).digest for schedule in schedules}
     assert len(set(together.values())) == len(TOGETHER) - 1, "only the fault of a write that does not happen changes nothing"
+
+
+def test_a_campaign_that_is_given_up_leaves_no_process() -> None:
+    schedules = [Schedule.parse(f"{world} seed=3{each}") for world in ("mock/pods", "kubeocean/pods") for each in TOGETHER]
+    outcomes = run_all(schedules, jobs=2)
+    next(outcomes)
+    groups = {os.getpgid(int(each)) for each in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()} - {os.getpgrp()}
+    assert groups
+    outcomes.close()
+    # Init has to reap the copies, whose parent has ended.
+    within = time.monotonic() + 10.0
+    while any(map(_exists, groups)) and time.monotonic() < within:
+        time.sleep(0.02)
+    assert not any(map(_exists, groups))
+
+
+def _exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_another_seed_gives_another_history() -> None:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import islice
 from multiprocessing.connection import Connection, wait
@@ -150,7 +151,7 @@ def run_all(schedules: Sequence[Schedule], jobs: int, *, until: float = math.inf
         groups.setdefault(schedule.with_faults(()), []).append(schedule)
     waiting = sorted(groups.values(), key=len)
     running: dict[Connection, int] = {}
-    with closing(Slots(jobs)) as slots:
+    with closing(Slots(jobs)) as slots, _ended(running):
         while running or (waiting and time.monotonic() < until):
             while waiting and time.monotonic() < until and slots.take():
                 process, receiver = start(waiting.pop(), slots=slots, until=until)
@@ -164,6 +165,17 @@ def run_all(schedules: Sequence[Schedule], jobs: int, *, until: float = math.inf
                 _, status = os.waitpid(running.pop(receiver), 0)
                 if status:
                     raise ChildProcessError(f"a simulation ended with the status {status}")
+
+
+@contextmanager
+def _ended(running: Mapping[Connection, int]) -> Iterator[None]:
+    """Ends the processes that are left, with their copies: they would keep the output of their parent open."""
+    try:
+        yield
+    finally:
+        for process in running.values():
+            os.killpg(process, signal.SIGKILL)
+            os.waitpid(process, 0)
 
 
 def _received(receiver: Connection) -> Outcome | None:

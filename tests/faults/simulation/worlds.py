@@ -89,6 +89,8 @@ def start(schedules: Sequence[Schedule], *, slots: Slots | None = None, until: f
     receiver, sender = Pipe(duplex=False)
     writes = Lock()
     process = os.fork()
+    # Its copies are in its group, by which `end` reaches them; whichever of the two comes first makes it.
+    os.setpgid(process, process)
     if process:
         sender.close()
         return process, receiver
