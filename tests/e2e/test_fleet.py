@@ -1,6 +1,6 @@
 """The charts of a fleet and its commands on two clusters whose nodes have our image: a cluster joins, is upgraded, and leaves.
 
-Invariant: nothing of ours runs on the machine itself but commands; what is typed comes from the pages about fleets. The tests tell one
+Invariant: nothing of ours runs on the machine itself but commands; what is typed comes from the pages about fleets. The tests are one
 story, in their order.
 """
 
@@ -76,8 +76,8 @@ class Pair:
         record = await get(self.hub, "managedcluster", NAME)
         return {each["type"]: each["status"] for each in (record or {}).get("status", {}).get("conditions", ())}
 
-    async def told(self) -> str:
-        """What the processes said last, for an assertion that failed."""
+    async def last_lines(self) -> str:
+        """The last lines of the processes' logs, for an assertion that failed."""
         out = []
         for plane, name in ((self.hub, "fleet-hub"), (self.laptop, "fleet-agent")):
             for command in (("logs", f"deployment/{name}", "--tail=40"), ("get", "pods,events")):
@@ -123,7 +123,7 @@ async def test_a_laptop_joins_and_leaves_as_the_tutorial_shows(pair: Pair) -> No
         out = await shell.run(block(page, 5))
         assert out.count("0 errors, 0 warnings, 0 checks skipped") == 2, out
     except AssertionError as error:
-        error.add_note(await pair.told())
+        error.add_note(await pair.last_lines())
         raise
     await shell.run(block(page, 6).lines(0), typed=YES)
     await shell.run(block(page, 6).lines(1), typed=YES)
@@ -194,7 +194,7 @@ async def test_helm_joins_both_clusters_and_an_upgrade_loses_no_lease(pair: Pair
             await pair.laptop.kubectl("rollout", "status", "deployment/fleet-agent", "-n", SYSTEM, KUBECTL_TIMEOUT)
             assert await available()
     except AssertionError as error:
-        error.add_note(await pair.told())
+        error.add_note(await pair.last_lines())
         raise
     assert seen and set(seen) == {"True"}
     after = await get(pair.laptop, "secret", "hub-kubeconfig-secret", "-n", SYSTEM)

@@ -273,11 +273,11 @@ class FleetWorld(World):
         self.wish("mirror", self._mirrored)
 
     async def deleted(self) -> None:
-        """A cluster with a work and an addon that nobody ends is deleted, by force after a while."""
+        """A cluster with a work and an addon that no controller ends is deleted, by force after a while."""
         await self._reached(self._settled)
         for path, name in ((WORKS, "web"), (ADDONS, "tunnel")):
             body = {"metadata": {"name": name, "namespace": CLUSTER, **_HELD}, "spec": {}}
-            # As one of ours: whoever created them, they are deleted with their cluster, and by force released from what holds them.
+            # As one of ours: whichever client created them, they are deleted with their cluster, and by force released from their holder.
             self.hub.attempt(self._agent, "POST", path, body)
         self.hub.merge(f"{CLUSTERS}/{CLUSTER}", {"metadata": {"annotations": {keys.FORCE_CLEANUP: "15"}}}, user="person")
         self.hub.attempt("person", "DELETE", f"{CLUSTERS}/{CLUSTER}", {})

@@ -200,8 +200,8 @@ async def test_an_api_server_accepts_both_charts(bare_hub: ControlPlane, helm: s
     await bare_hub.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": spaces}))
     for chart in (FLEET_HUB, FLEET_AGENT):
         bodies = rendered(helm, chart, values.get(chart, {}))
-        said = await dry(bare_hub, bodies)
-        assert "Warning" not in said.replace("Warning: resource namespaces", "") and len(said.splitlines()) >= len(bodies), said
+        output = await dry(bare_hub, bodies)
+        assert "Warning" not in output.replace("Warning: resource namespaces", "") and len(output.splitlines()) >= len(bodies), output
 
 
 async def test_the_pods_meet_restricted_pod_security(bare_hub: ControlPlane, helm: str) -> None:

@@ -62,8 +62,8 @@ async def test_f_15_doctor_names_prepared_faults_with_their_remedies(
 
 
 async def test_f_15_what_a_user_may_not_read_is_skipped_and_named(prepared: ControlPlane) -> None:
-    code, results = await examined(prepared, user="nobody")
-    as_yaml = await run_command("fleet", "doctor", "-o", "yaml", "--kubeconfig", str(prepared.client_config("nobody")), within=LONG)
+    code, results = await examined(prepared, user="unprivileged")
+    as_yaml = await run_command("fleet", "doctor", "-o", "yaml", "--kubeconfig", str(prepared.client_config("unprivileged")), within=LONG)
     assert yaml.safe_load(as_yaml.stdout) == results
     assert code == 0 and not [each for each in results if each["findings"]]
     skipped = {each["check"]: each["skipped"] for each in results}

@@ -19,7 +19,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def fresh(cluster_site: Site, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
-    """A hub that nobody has prepared. It signs certificates and collects garbage; nothing schedules."""
+    """A hub without preparation. It signs certificates and collects garbage; nothing schedules."""
     with running(ControlPlane("fresh", cluster_site, options=Options(scheduler=False, aggregation=False)), request) as plane:
         yield plane
 

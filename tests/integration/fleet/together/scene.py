@@ -35,13 +35,18 @@ async def initialized(hub: ControlPlane) -> list[str]:
     return shlex.split(line)[1:]
 
 
+def with_token(cluster: ControlPlane, token: str, file: Path) -> Path:
+    """A kubeconfig with this token."""
+    kubeconfig = yaml.safe_load(cluster.kubeconfig.read_text())
+    kubeconfig["users"][0]["user"] = {"token": token}
+    file.write_text(yaml.safe_dump(kubeconfig))
+    return file
+
+
 async def identity(cluster: ControlPlane, namespace: str, account: str, file: Path) -> Path:
     """A kubeconfig with a token of a ServiceAccount."""
     token = await cluster.kubectl("-n", namespace, "create", "token", account)
-    kubeconfig = yaml.safe_load(cluster.kubeconfig.read_text())
-    kubeconfig["users"][0]["user"] = {"token": token.strip()}
-    file.write_text(yaml.safe_dump(kubeconfig))
-    return file
+    return with_token(cluster, token.strip(), file)
 
 
 @contextmanager

@@ -42,7 +42,7 @@ async def test_f_13_what_the_hub_refuses_is_named_before_anything_is_written(
 
 
 async def test_f_13_missing_rights_in_the_worker_are_named(laptop: Laptop) -> None:
-    kubeconfig = laptop.worker.client_config("nobody")
+    kubeconfig = laptop.worker.client_config("unprivileged")
     ran = await laptop.run(*laptop.line(), "--kubeconfig", str(kubeconfig))
     assert ran.code == 1 and "the worker refuses" in ran.stderr and "ask its owner for that right" in ran.stderr
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import yaml
-
 from tests.integration.fleet.player import (
     ACCEPTED,
     CLUSTERS,
@@ -20,26 +18,18 @@ from tests.integration.fleet.player import (
     record,
     taints,
 )
-from tests.integration.fleet.together.scene import Fleet
+from tests.integration.fleet.together.scene import Fleet, with_token
 
 AVAILABLE = "ManagedClusterConditionAvailable"
 PERIOD = 1
 RENEWALS = 10
 
 
-def with_token(fleet: Fleet, directory: Path) -> Path:
-    """A kubeconfig with the token of the printed line."""
-    kubeconfig = yaml.safe_load(fleet.hub.kubeconfig.read_text())
-    kubeconfig["users"][0]["user"] = {"token": fleet.line[fleet.line.index("--token") + 1]}
-    file = directory / "bootstrap.kubeconfig"
-    file.write_text(yaml.safe_dump(kubeconfig))
-    return file
-
-
 async def test_f_141_an_independent_worker_joins_our_hub_and_stays_available(fleet: Fleet, owner: Caller, tmp_path: Path) -> None:
     # F-25, F-107, F-118, F-142
     name = "independent"
-    bootstrap = Caller(with_token(fleet, tmp_path))
+    token = fleet.line[fleet.line.index("--token") + 1]
+    bootstrap = Caller(with_token(fleet.hub, token, tmp_path / "bootstrap.kubeconfig"))
     await record(bootstrap, name, seconds=PERIOD)
     agent = await certified(fleet.hub, bootstrap, owner, name)
     await accept(owner, name)
