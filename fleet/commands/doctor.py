@@ -22,7 +22,7 @@ from vkubelet.api.objects import Json, Key, Resource, Unknown
 from vkubelet.api.rbac import Rule, checks_of
 from vkubelet.client.rest import Selection
 from vkubelet.clock import Clock, SystemClock
-from vkubelet.commands import clusters, examination, findings, rights
+from vkubelet.commands import clusters, examination, findings, reading
 from vkubelet.commands.terminal import Terminal
 from vkubelet.errors import NotFound
 
@@ -37,7 +37,7 @@ _OF_A_CLUSTER: Final[Sequence[Resource[Unknown]]] = (
 """Kinds of the objects that the hub creates for each cluster and deletes with it; the namespace of a cluster stays."""
 
 
-Examine = Callable[[rights.Reader, examination.Log], Awaitable[None]]
+Examine = Callable[[reading.Reader, examination.Log], Awaitable[None]]
 """Performs checks with a reader of the chosen cluster."""
 
 
@@ -53,7 +53,7 @@ class Doctor:
         """Prints the results of all checks; returns them. Raises VKubeletError."""
         log = examination.Log(self.choice, program=PROGRAM)
         async with clusters.opened(self.choice) as cluster:
-            await self.examine(rights.Reader(cluster, self.choice), log)
+            await self.examine(reading.Reader(cluster, self.choice), log)
         for line in findings.blocks(log.done, wide=True):
             self.terminal.write_line(line)
         made: list[Json] = json.loads(json.dumps([attrs.asdict(each, recurse=True) for each in log.done]))
@@ -64,7 +64,7 @@ class Doctor:
 class HubExamination:
     """Examines the hub; `rules` are those of the process in `namespace`."""
 
-    reader: rights.Reader
+    reader: reading.Reader
     log: examination.Log
     rules: Sequence[Rule]
     namespace: str

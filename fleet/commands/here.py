@@ -21,7 +21,7 @@ from vkubelet.api.rbac import Rule, checks_of
 from vkubelet.client.connection import Connection, connection_from_kubeconfig
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock, SystemClock
-from vkubelet.commands import clusters, examination, findings, rights
+from vkubelet.commands import clusters, examination, findings, reading
 from vkubelet.control.certificates import CERTIFICATE, KEY, PairSecret
 from vkubelet.errors import NotFound, SettingsError, Unauthorized
 
@@ -66,7 +66,7 @@ def _server_of(kubeconfig: JsonView) -> object:
 class WorkerExamination:
     """Examines the agent in a namespace of the worker."""
 
-    reader: rights.Reader
+    reader: reading.Reader
     log: examination.Log
     read: Read
     namespace: str
@@ -142,7 +142,7 @@ class WorkerExamination:
     async def _asked(self, agent: Agent, connection: Connection, where: str) -> Iterable[findings.Finding]:
         choice = evolve(self.reader.choice, what=f"hub {connection.url}", flags=where, kubeconfig=None, context="")
         async with Client(connection, clock=self.clock) as hub:
-            found = await examination.server(rights.Reader(hub, choice), self.clock)
+            found = await examination.server(reading.Reader(hub, choice), self.clock)
             if agent.member or any(each.level is findings.Level.ERROR for each in found):
                 return found
             try:

@@ -22,7 +22,7 @@ from kubeocean.worker.cluster import Mount
 from vkubelet.api import objects
 from vkubelet.client.rest import Selection
 from vkubelet.commands import clusters
-from vkubelet.commands.rights import MissingRight, Reader, T
+from vkubelet.commands.reading import MissingRight, Reader, T
 from vkubelet.errors import ApiError, VKubeletError
 
 _METRICS_PORT = 8080

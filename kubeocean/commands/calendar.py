@@ -16,7 +16,7 @@ from kubeocean.commands.reading import Snapshot
 from kubeocean.explain.calendar import Calendar, Change, Edge, Eviction, calendar
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.commands import clusters
-from vkubelet.commands.rights import Reader
+from vkubelet.commands.reading import Reader
 from vkubelet.commands.terminal import Terminal
 from vkubelet.errors import SettingsError
 

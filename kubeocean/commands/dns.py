@@ -6,7 +6,7 @@ Invariant: nothing is written in either cluster; the output is the lines alone.
 from kubeocean.commands import reading
 from kubeocean.model.dns import corefile
 from vkubelet.commands import clusters
-from vkubelet.commands.rights import Reader
+from vkubelet.commands.reading import Reader
 from vkubelet.commands.terminal import Terminal
 
 

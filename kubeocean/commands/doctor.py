@@ -29,7 +29,7 @@ from vkubelet.commands import clusters
 from vkubelet.commands.examination import PROBE_TIMEOUT, Log, lacking, server
 from vkubelet.commands.examination import definition as check_definition
 from vkubelet.commands.findings import Checked, Finding, blocks
-from vkubelet.commands.rights import MissingRight, Reader
+from vkubelet.commands.reading import MissingRight, Reader
 from vkubelet.commands.terminal import Terminal
 from vkubelet.errors import ApiError, Forbidden, Unreachable, VKubeletError
 

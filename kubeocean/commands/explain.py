@@ -28,7 +28,7 @@ from vkubelet.api.quantity import Resources, parse_resources
 from vkubelet.client.rest import Selection
 from vkubelet.clock import Clock, SystemClock, rfc3339
 from vkubelet.commands import clusters
-from vkubelet.commands.rights import Reader
+from vkubelet.commands.reading import Reader
 from vkubelet.commands.terminal import Terminal
 
 _READING = "reading policies, nodes and pods of both clusters"

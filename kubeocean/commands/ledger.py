@@ -20,7 +20,7 @@ from vkubelet.api.objects import CONFIGMAPS, Json, Key
 from vkubelet.api.quantity import ZERO, Quantity, Resources
 from vkubelet.clock import rfc3339, rfc3339_micro
 from vkubelet.commands import clusters
-from vkubelet.commands.rights import Reader
+from vkubelet.commands.reading import Reader
 from vkubelet.commands.terminal import Terminal
 from vkubelet.errors import SettingsError, VKubeletError
 

@@ -14,7 +14,7 @@ from kubeocean.rbac.permissions import MANAGER
 from vkubelet.api.objects import LEASES, PODS, Key, Pod
 from vkubelet.client.rest import Client, Selection
 from vkubelet.commands import clusters
-from vkubelet.commands.rights import MissingRight, Reader
+from vkubelet.commands.reading import MissingRight, Reader
 from vkubelet.commands.terminal import Terminal
 from vkubelet.errors import Forbidden
 

@@ -26,7 +26,7 @@ from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import SystemClock, in_batches
 from vkubelet.commands.clusters import Choice, CommandFailed, connection_of, explained
-from vkubelet.commands.rights import Reader
+from vkubelet.commands.reading import Reader
 from vkubelet.errors import SettingsError
 
 T = TypeVar("T")

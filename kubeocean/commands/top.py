@@ -22,7 +22,7 @@ from vkubelet.api.quantity import ZERO, Quantity, Resources, parse_resources, su
 from vkubelet.api.quantity import Format as Unit
 from vkubelet.client.rest import Client
 from vkubelet.commands import clusters
-from vkubelet.commands.rights import Reader
+from vkubelet.commands.reading import Reader
 from vkubelet.commands.terminal import Terminal
 from vkubelet.errors import ApiError, Forbidden, NotFound, VKubeletError
 

@@ -22,7 +22,7 @@ from kubeocean.model import keys
 from kubeocean.settings import LEAST_READING, LONGEST_READING
 from vkubelet.client.rest import Client
 from vkubelet.clock import SystemClock
-from vkubelet.commands import clusters, rights
+from vkubelet.commands import clusters, reading
 from vkubelet.commands.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Shown:
         # Only this command needs a web server and templates.
         from kubeocean.dashboard import forward
 
-        found = await forward.find_manager(rights.Reader(client, self.hub), self.namespace)
+        found = await forward.find_manager(reading.Reader(client, self.hub), self.namespace)
         if isinstance(found, str):
             if self.local is False:
                 raise clusters.CommandFailed(f"the dashboard of the manager cannot be opened: {found}; --local reads the clusters itself")

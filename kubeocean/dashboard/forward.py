@@ -23,7 +23,7 @@ from vkubelet.client.remote import port_forward
 from vkubelet.client.rest import Client, Selection
 from vkubelet.client.tls import Pem, Tls, TlsSource
 from vkubelet.commands.clusters import Choice, CommandFailed
-from vkubelet.commands.rights import MissingRight, Reader
+from vkubelet.commands.reading import MissingRight, Reader
 from vkubelet.errors import ApiError, Unauthorized
 
 log = logging.getLogger(__name__)

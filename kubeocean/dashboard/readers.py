@@ -21,7 +21,7 @@ from vkubelet.api.rbac import Check
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.commands.clusters import Choice
-from vkubelet.commands.rights import MissingRight, missing_right
+from vkubelet.commands.reading import MissingRight, missing_right
 
 T = TypeVar("T", bound=KubeObject)
 

@@ -20,7 +20,7 @@ from kubeocean.dashboard.access import Access, Visit
 from kubeocean.explain.translation import summary
 from vkubelet.api.objects import Key
 from vkubelet.clock import Clock, in_batches, rfc3339
-from vkubelet.commands import rights
+from vkubelet.commands import reading
 from vkubelet.errors import Forbidden, VKubeletError
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class Dashboard:
         except web.HTTPException as error:
             return web.Response(status=error.status, text=error.text, content_type="text/plain")
         except VKubeletError as error:
-            status = 403 if isinstance(error, (rights.MissingRight, Forbidden)) else 502
+            status = 403 if isinstance(error, (reading.MissingRight, Forbidden)) else 502
             return web.Response(status=status, text=f"{error}\n", content_type="text/plain")
 
     # --- Pages ------------------------------------------------------------------------------------------------------------------------

@@ -23,7 +23,8 @@ from vkubelet.api.objects import NODES, PODS, Key, Node, Pod, Unknown
 from vkubelet.api.quantity import parse_resources
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock, in_batches
-from vkubelet.commands import clusters, rights
+from vkubelet.commands import clusters
+from vkubelet.commands.reading import Reader
 from vkubelet.control.cache import Answer, SharedCache
 
 WORKER_HELD: Final = 20.0
@@ -59,8 +60,8 @@ class Source:
     def __attrs_post_init__(self) -> None:
         self._snapshots = SharedCache(self.clock, size=_FEW)
 
-    def _reader(self) -> rights.Reader:
-        return rights.Reader(self.client, self.choice)
+    def _reader(self) -> Reader:
+        return Reader(self.client, self.choice)
 
     # --- The hub ----------------------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from kubeocean.copies.legacy_tokens import LegacyTokens
 from kubeocean.ledger.keeper import LedgerKeeper
 from kubeocean.mirrors.extra_kinds import ExtraKinds
 from kubeocean.mirrors.namespaces import MirroredNamespaces
-from kubeocean.networkpolicies.reconciler import NetworkPolicyMirror
+from kubeocean.networkpolicies.mirror import NetworkPolicyMirror
 from kubeocean.nodes.csinodes import CSINodeReconciler
 from kubeocean.nodes.hostports import HostPortReconciler
 from kubeocean.nodes.reclaim import Reclaimer
@@ -29,8 +29,8 @@ from kubeocean.policies.reconciler import ResourceLeasingPolicyReconciler
 from kubeocean.scope import WorkerScope
 from kubeocean.service.legacy_takeover import LegacyAdoption
 from kubeocean.service.metrics_snapshot import Connected, Sources
-from kubeocean.services.reconciler import ServiceMirror
 from kubeocean.services.routes import RouteProbe
+from kubeocean.services.service_mirror import ServiceMirror
 from kubeocean.settings import KubeoceanSettings
 from kubeocean.worker.pod_streams import Backing
 from kubeocean.worker.stats import NodeStats

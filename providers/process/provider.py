@@ -26,12 +26,12 @@ from vkubelet.streams import relay
 from vkubelet_providers.process import keepers, logs, machine, starting, volumes
 from vkubelet_providers.process.attempts import Attempt, moment
 from vkubelet_providers.process.cgroups import Cgroups, Limits
-from vkubelet_providers.process.identity import Identity, Own, Users, identity, not_kept
 from vkubelet_providers.process.keeper.child import Order
 from vkubelet_providers.process.keeper.logfile import numbers
 from vkubelet_providers.process.local_pods import Container, LocalPod, LocalPods, erase
 from vkubelet_providers.process.threads import in_thread
 from vkubelet_providers.process.usage import Meters, group_of, logs_of
+from vkubelet_providers.process.users import Identity, Own, Users, identity, not_kept
 
 log = logging.getLogger(__name__)
 

@@ -21,11 +21,11 @@ from vkubelet.beneath import Directory
 from vkubelet.provider import Pod, ResolvedContainer, ResolvedPod, Unavailable
 from vkubelet_providers.process.attempts import About, Attempt
 from vkubelet_providers.process.cgroups import Cgroups, Limits
-from vkubelet_providers.process.identity import Identity, asks_for_escalation
 from vkubelet_providers.process.keeper.child import Order
 from vkubelet_providers.process.keeper.mounts import Bind
 from vkubelet_providers.process.local_pods import LocalPod
 from vkubelet_providers.process.usage import group_of
+from vkubelet_providers.process.users import Identity, asks_for_escalation
 from vkubelet_providers.process.volumes import ROOT_VARIABLE, Places, binds, inside, link
 
 _MESSAGE_PATH: Final = "/dev/termination-log"

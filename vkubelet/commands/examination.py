@@ -19,7 +19,7 @@ from vkubelet.client.transport import Call
 from vkubelet.clock import Clock
 from vkubelet.commands import clusters, servers
 from vkubelet.commands.findings import Checked, Finding, error
-from vkubelet.commands.rights import MissingRight, Reader, missing_right
+from vkubelet.commands.reading import MissingRight, Reader, missing_right
 from vkubelet.control.rights import lacking_rights
 from vkubelet.errors import ApiError, Forbidden
 

@@ -31,7 +31,7 @@ from vkubelet.api.quantity import parse_resources
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.commands.clusters import Choice
-from vkubelet.commands.rights import Reader
+from vkubelet.commands.reading import Reader
 
 Body = dict[str, Any]
 GRID = 30

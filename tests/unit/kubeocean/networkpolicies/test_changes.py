@@ -1,4 +1,4 @@
-"""Tests of kubeocean.networkpolicies.reconciler: which namespaces a change concerns, and how pods of an earlier patch count."""
+"""Tests of kubeocean.networkpolicies.mirror: which namespaces a change concerns, and how pods of an earlier patch count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of kubeocean.networkpolicies.reconciler: when the binding reports what is mirrored, refused or failing."""
+"""Tests of kubeocean.networkpolicies.mirror: when the binding reports what is mirrored, refused or failing."""
 
 from __future__ import annotations
 

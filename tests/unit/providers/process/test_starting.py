@@ -17,9 +17,9 @@ from vkubelet.provider import Mount, ResolvedContainer, ResolvedPod
 from vkubelet.testing.host import make_pod, with_status
 from vkubelet_providers.process.attempts import About
 from vkubelet_providers.process.cgroups import Cgroups
-from vkubelet_providers.process.identity import Identity
 from vkubelet_providers.process.local_pods import LocalPod
 from vkubelet_providers.process.starting import Ways, command_of, foreign_groups, oom_score, order, stop_signal
+from vkubelet_providers.process.users import Identity
 
 WAYS = Ways(mounts=True, path="/bin", log_size=1, log_files=2, memory=1000 << 20, cgroups=Cgroups())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vkubelet.api.objects import CSRS, PODS, SECRETS
 from vkubelet.commands.clusters import Choice
-from vkubelet.commands.rights import missing_right
+from vkubelet.commands.reading import missing_right
 
 WORKER = Choice("worker cluster", "--worker-context", context="away")
 

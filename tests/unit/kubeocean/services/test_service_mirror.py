@@ -1,4 +1,4 @@
-"""Tests of kubeocean.services.reconciler: what is written, and what has to be known before a mirror is deleted."""
+"""Tests of kubeocean.services.service_mirror: what is written, and what has to be known before a mirror is deleted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kubeocean.model.keys import PER_NAMESPACE, Owner
 from kubeocean.pods.placement import Placement, ServiceLinks
 from kubeocean.pods.translate import physical_pod
 from kubeocean.services.mirror import desired
-from kubeocean.services.reconciler import ServiceMirror
+from kubeocean.services.service_mirror import ServiceMirror
 from kubeocean.worker.cluster import Mount, WorkerCluster
 from kubeocean.worker.spread import SpreadInformer
 from tests.support.memory_api import MemoryApi

@@ -1,4 +1,4 @@
-"""Tests of kubeocean.networkpolicies.reconciler: what is written, what must be known before a deletion, and what pods wait for."""
+"""Tests of kubeocean.networkpolicies.mirror: what is written, what must be known before a deletion, and what pods wait for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attrs import frozen
 from kubeocean.copies.dependents import Dependents
 from kubeocean.model import keys
 from kubeocean.networkpolicies.desired import WITHIN
-from kubeocean.networkpolicies.reconciler import NetworkPolicyMirror
+from kubeocean.networkpolicies.mirror import NetworkPolicyMirror
 from kubeocean.pods.translate import physical_pod
 from kubeocean.rbac.tenants import isolation
 from kubeocean.worker.cluster import Mount, WorkerCluster

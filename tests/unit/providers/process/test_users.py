@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vkubelet import Unavailable
-from vkubelet_providers.process.identity import NOBODY, Identity, Own, Users, identity, not_kept
+from vkubelet_providers.process.users import NOBODY, Identity, Own, Users, identity, not_kept
 
 ROOT, USER = Own(0, 0), Own(1000, 1000, [1000, 27])
 
