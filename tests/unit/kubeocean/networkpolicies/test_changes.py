@@ -10,7 +10,7 @@ from attrs import evolve
 from kubeocean.model import keys
 from kubeocean.pods.translate import physical_pod
 from tests.unit.kubeocean.builders import OWNER, TARGET, binding, physical, pod, unknown
-from tests.unit.kubeocean.networkpolicies.test_reconciler import FORBIDDEN, MIRROR, WORKER, Scene, scene, space
+from tests.unit.kubeocean.networkpolicies.test_mirror import FORBIDDEN, MIRROR, WORKER, Scene, scene, space
 from tests.unit.kubeocean.networkpolicies.test_translate import policy
 from vkubelet.api.objects import Key, Unknown
 from vkubelet.control.informer import Change

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.unit.kubeocean.networkpolicies.test_reconciler import FORBIDDEN, Scene, scene
+from tests.unit.kubeocean.networkpolicies.test_mirror import FORBIDDEN, Scene, scene
 from tests.unit.kubeocean.networkpolicies.test_translate import policy
 from vkubelet.errors import ServerError
 
