@@ -154,12 +154,15 @@ class Health:
         written, now, known = renew_time(lease), self._watching.now(), self._pulses.get(name)
         self._pulses[name] = Pulse.begin(written, now=now) if known is None else known.after(written, now=now)
         if known is not None and written is not None and written != known.written:
-            self._compare_clock(name, written)
+            self._compare_clock(name, written, before=known)
             self._revive(name)
 
-    def _compare_clock(self, name: str, written: datetime) -> None:
+    def _compare_clock(self, name: str, written: datetime, *, before: Pulse) -> None:
+        """Compares the time of a renewal, unless it ends a silence: the line may have held it back."""
         cluster = self._registry.managed_cluster(name)
         if cluster is None or not self._watching.settled:
+            return
+        if before.last is not None and before.verdict(now=self._watching.now(), seconds=cluster.lease_seconds) is not Verdict.ALIVE:
             return
         differs = clocks_differ(written, now=self._hub.client.server_now(), seconds=cluster.lease_seconds)
         if differs != self._differs.get(name):
