@@ -67,6 +67,7 @@ async def keeps(admin: Caller, *paths: str) -> None:
 async def test_f_9_what_another_manager_applies_to_a_cluster_survives(prepared: ControlPlane, bootstrap: Caller, admin: Caller) -> None:
     # F-27, F-142, F-155: on every object of ours, through writes of each.
     agent, cluster = await joined(prepared, bootstrap, admin, "o1", seconds=PERIOD), f"{CLUSTERS}/o1"
+    await found(admin, internal("o1"))
     await report(admin, "o1")
     role = "open-cluster-management:managedcluster:o1"
     paths = [
@@ -112,9 +113,11 @@ async def changes_of_each(admin: Caller, name: str, role: str) -> None:
 
     async def corrected() -> bool:
         mirror = await admin.call("GET", f"{MEMBERS}/{name}")
+        space = await admin.call("GET", f"/api/v1/namespaces/fleet-member-{name}")
         labels = [(await admin.call("GET", path))["metadata"]["labels"] for path in (f"/api/v1/namespaces/{name}", lease(name))]
         return (
             mirror["metadata"]["labels"].get("env") == "prod"
+            and space["metadata"]["labels"].get("kubernetes-fleet.io/is-fleet-resource") == "true"
             and (await admin.call("GET", internal(name)))["spec"]["heartbeatPeriodSeconds"] == 7
             and all(each.get("open-cluster-management.io/cluster-name") == name for each in labels)
             and bool((await admin.call("GET", f"{RBAC}/clusterroles/{role}"))["rules"])

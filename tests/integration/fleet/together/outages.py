@@ -295,7 +295,7 @@ async def all_ways_of_silence(fleet: Fleet, laptops: Callable[[], Laptop], owner
 
 async def falls_silent(made: Joined, break_: Step, mend: Step) -> str:
     """Nothing is heard of a cluster for the time of an outage; returns when that was noticed."""
-    pace, name = made.pace, made.laptop.name
+    pace = made.pace
     with traced(made.laptop) as traces:
         await break_()
         began = time.monotonic()
@@ -303,7 +303,7 @@ async def falls_silent(made: Joined, break_: Step, mend: Step) -> str:
         assert traces.managed.values(AVAILABLE) == [UP, STOPPED], f"{traces.values()}\n{made.laptop.fleet.process.tail()}"
         await mend()
         mended = time.monotonic()
-        await reaches(made.owner, f"{CLUSTERS}/{name}", AVAILABLE, UP)
+        await eventually(lambda: traces.managed.values(AVAILABLE)[-1] == UP, f"available\n{made.agent.tail()}", seconds=LONG)
         await made.report_addon()
         await made.is_well()
     await unchanged(made, traces, SILENT)
