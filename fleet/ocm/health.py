@@ -158,7 +158,7 @@ class Health:
             self._revive(name)
 
     def _compare_clock(self, name: str, written: datetime, *, before: Pulse) -> None:
-        """Compares the time of a renewal, unless it ends a silence: the line may have held it back."""
+        """Compares the time of a renewal, except the first one after renewals stopped: the network may have delayed it."""
         cluster = self._registry.managed_cluster(name)
         if cluster is None or not self._watching.settled:
             return
