@@ -360,8 +360,5 @@ async def loses_its_hub(made: Joined, stop: Step, start: Step) -> str:
         # Two watched periods are what the hub judges by.
         await asyncio.sleep(3 * made.pace.lease)
         await made.is_well()
-    profiles = traces.published.values(HEALTHY)
-    # The heartbeats that a hub was not there to receive are missing: F-177 has no exception for them.
-    assert profiles in ([SERVER_UP], [SERVER_UP, LOST, SERVER_UP]), profiles
-    await unchanged(made, traces, {**STEADY, f"published {HEALTHY}": profiles})
-    return f"renewed {took:.1f} s after the end; the profile had {[reason for _, reason in profiles]}"
+    await unchanged(made, traces, STEADY)
+    return f"renewed {took:.1f} s after the end"
