@@ -358,7 +358,7 @@ async def loses_its_hub(made: Joined, stop: Step, start: Step) -> str:
         await eventually(renews, f"the Lease is renewed\n{made.agent.tail()}")
         took = time.monotonic() - mended
         # Two watched periods are what the hub judges by.
-        await asyncio.sleep(3 * made.pace.lease)
+        await asyncio.sleep(2.5 * made.pace.lease)
         await made.is_well()
     await unchanged(made, traces, STEADY)
     return f"renewed {took:.1f} s after the end"

@@ -13,6 +13,7 @@ from tests.integration.fleet.player import (
     accept,
     answers,
     certified,
+    conditions,
     has_condition,
     lease,
     record,
@@ -31,6 +32,7 @@ from tests.integration.fleet.together.outages import (
 )
 from tests.integration.fleet.together.scene import Fleet, with_token
 from tests.integration.fleet.trace import tracing
+from tests.support.program import eventually
 
 PERIOD = 1
 RENEWALS = 10
@@ -47,7 +49,12 @@ async def stays_available(fleet: Fleet, owner: Caller, directory: Path, *, name:
     await answers(agent, "GET", lease(name), 200)
     await agent.renew()
     await agent.report_joined()
-    await has_condition(owner, name, CLOCK, SYNCED)
+
+    async def compared() -> bool:
+        await agent.renew()
+        return conditions(await owner.get(f"{CLUSTERS}/{name}")).get(CLOCK) == SYNCED
+
+    await eventually(compared, "the clocks are compared", every=1.0)
     await tainted_by_owner(owner, name)
     parts = {**{each: condition_of(each) for each in (ACCEPTANCE, JOINED, AVAILABLE, CLOCK)}, "taints": taints}
     with tracing(fleet.hub.kubeconfig, f"{CLUSTERS}/{name}", parts) as trace:
