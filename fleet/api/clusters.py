@@ -5,7 +5,7 @@ the violated rules of the kind, each with its remedy. Callers validate a value b
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, Self
 
 from attrs import field, frozen
@@ -142,6 +142,12 @@ class _Record:
     @property
     def deleting(self) -> bool:
         return self.meta.deletion_timestamp is not None
+
+    @property
+    def forced_after(self) -> timedelta | None:
+        """How long after its deletion the record is removed by force, as its annotation sets; None for never."""
+        text = self.meta.annotations.get(keys.FORCE_CLEANUP, "")
+        return timedelta(seconds=int(text)) if text.isascii() and text.isdigit() else None
 
 
 @frozen(kw_only=True)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
+from attrs import evolve
+
 from fleet.api import keys
 from fleet.api.clusters import MemberCluster
 from fleet.api.resources import CLUSTERPROFILES, MANAGEDCLUSTERS, MEMBERCLUSTERS
@@ -18,6 +20,7 @@ from fleet.clusters.records import Records, condition
 from fleet.clusters.registry import Registry
 from fleet.core.profiles import (
     KUBEFLEET,
+    LOST,
     MANAGERS,
     OCM,
     Profile,
@@ -104,7 +107,10 @@ class Profiles:
         if member is not None and is_published(member):
             threshold = oldest_heartbeat(self._threshold, member.period)
             health = member_health(member, heartbeat=self._beat(name), now=self._hub.client.server_now(), threshold=threshold)
-            found.append(member_profile(member, self._namespace, health=health))
+            profile = member_profile(member, self._namespace, health=health)
+            undecided = health["reason"] == LOST and self._registry.watching.lasts() < threshold
+            # This process may have been away itself: the profile keeps what it reported last.
+            found.append(evolve(profile, conditions=()) if undecided else profile)
         return found
 
     async def _publish(self, profile: Profile) -> bool:
@@ -188,7 +194,11 @@ class Profiles:
         beat, member = self._beat(name), self._registry.member_cluster(name)
         if beat is None or member is None:
             return None
-        left = oldest_heartbeat(self._threshold, member.period) - (self._hub.client.server_now() - beat).total_seconds()
+        threshold = oldest_heartbeat(self._threshold, member.period)
+        left = threshold - (self._hub.client.server_now() - beat).total_seconds()
+        if left < 0:
+            # It counts as missing, unless this process has not watched for as long.
+            left = threshold - self._registry.watching.lasts()
         return left + 1.0 if left >= 0 else None
 
 

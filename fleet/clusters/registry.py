@@ -11,6 +11,7 @@ from fleet.api.clusters import ManagedCluster, MemberCluster
 from fleet.api.resources import CLUSTER_LEASES, MANAGEDCLUSTERS, MEMBERCLUSTERS
 from fleet.clusters.hub import Hub
 from fleet.clusters.records import Records
+from fleet.clusters.watching import Watching
 from fleet.core.view import View, view_of
 from vkubelet.api.fields import Fields
 from vkubelet.api.objects import Key, Unknown
@@ -25,6 +26,7 @@ class Registry:
         self.managed = Records(hub, MANAGEDCLUSTERS)
         self.members = Records(hub, MEMBERCLUSTERS) if with_members else None
         self.leases = hub.informer(CLUSTER_LEASES, Selection(labels=keys.CLUSTER_NAME))
+        self.watching = Watching(hub.client, self.leases, clock=hub.clock)
         self._listeners: list[tuple[Callable[[str], None], bool]] = []
         self._managed: dict[str, ManagedCluster] = {}
         self._members: dict[str, MemberCluster] = {}

@@ -3,6 +3,7 @@
 Invariant: what is deleted was shown and confirmed, each deletion names the UID, and namespaces stay.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from attrs import field, frozen
@@ -21,7 +22,14 @@ from vkubelet.commands.terminal import Progress, Terminal
 from vkubelet.errors import NotFound
 
 TOKEN_SECRET: Final = "hub-token"
+Record = tuple[Resource[Unknown], Unknown]
+"""One of the two records of a cluster."""
 _EVERY: Final = 1.0
+_WAITS: Final = {
+    MANAGEDCLUSTERS.kind: "its works and addons are removed",
+    MEMBERCLUSTERS.kind: "its agent has to acknowledge that it leaves",
+}
+"""What the hub does while a record is deleted, where this has no message about it."""
 
 
 @frozen(kw_only=True)
@@ -39,21 +47,29 @@ class Leave:
     async def run(self) -> Json:
         """Deletes the record and waits until it is deleted. Raises VKubeletError."""
         async with clusters.opened(self.choice) as hub:
-            resource, found = await self._origin(hub)
+            records = await self._records(hub)
+            resource, found = records[0]
             what = f"{resource.kind} {self.name}"
             confirm(self.terminal, f"Delete {what}, and with it all works and addons of the cluster?", yes=self.yes)
             with clusters.explained(self.choice):
-                if self.force_after is not None:
-                    change = {"metadata": {"annotations": {keys.FORCE_CLEANUP: str(self.force_after)}}}
-                    await hub.patch(resource, self.name, change, kind=PatchKind.MERGE)
+                await self._limit(hub, records)
                 await hub.delete(resource, self.name, uid=found.metadata.uid)
-            await self._follow(hub, resource, found.metadata.uid)
+            for each, record in records:
+                await self._follow(hub, each, record.metadata.uid)
         self.terminal.write_line(f"{what} is deleted. Namespace {self.name} stays on the hub, and the agent in the worker.")
         self.terminal.write_line("To remove the agent, in the worker run: fleet leave --here")
         return {"name": self.name, "deleted": [what]}
 
-    async def _origin(self, hub: Client) -> tuple[Resource[Unknown], Unknown]:
-        """Returns the record by whose deletion the cluster leaves. Raises CommandFailed."""
+    async def _limit(self, hub: Client, records: Sequence[Record]) -> None:
+        """Annotates the records with the time after which their removal is forced, if there is one. Raises ApiError."""
+        if self.force_after is None:
+            return
+        for resource, found in records:
+            change = {"metadata": {"uid": found.metadata.uid, "annotations": {keys.FORCE_CLEANUP: str(self.force_after)}}}
+            await hub.patch(resource, self.name, change, kind=PatchKind.MERGE)
+
+    async def _records(self, hub: Client) -> list[Record]:
+        """Returns the record by whose deletion the cluster leaves, then its mirror, which the hub deletes. Raises CommandFailed."""
         found = {}
         with clusters.explained(self.choice):
             for resource in (MANAGEDCLUSTERS, MEMBERCLUSTERS):
@@ -62,10 +78,12 @@ class Leave:
         if managed is None and member is None:
             raise clusters.CommandFailed(f"the {self.choice.title} has no cluster {self.name}; to list them run: fleet get clusters")
         origin = origin_of(ManagedCluster.parse(managed) if managed else None, MemberCluster.parse(member) if member else None)
-        if member is None or (managed is not None and origin.door is Door.OCM):
-            assert managed is not None
-            return MANAGEDCLUSTERS, managed
-        return MEMBERCLUSTERS, member
+        pairs = [(MANAGEDCLUSTERS, managed), (MEMBERCLUSTERS, member)]
+        if member is not None and origin.door is Door.KUBEFLEET:
+            pairs.reverse()
+        first, *others = [(resource, obj) for resource, obj in pairs if obj is not None]
+        # A record that another client has created stays.
+        return [first, *(each for each in others if each[1].metadata.annotations.get(keys.ORIGIN) == origin.door.value)]
 
     async def _follow(self, hub: Client, resource: Resource[Unknown], uid: str) -> None:
         progress = Progress(self.terminal, self.clock)
@@ -76,7 +94,7 @@ class Leave:
                 if found is None or found.metadata.uid != uid:
                     return
                 left = condition_of(ManagedCluster.parse(found).conditions, "Deleting")
-                text = left.message if left is not None and left.message else "its works and addons are removed"
+                text = left.message if left is not None and left.message else _WAITS[resource.kind]
                 progress.update(text)
                 if progress.seconds >= self.timeout:
                     remedy = f"if its agent is gone for ever, run: fleet leave {self.name} --force-after 60"

@@ -161,10 +161,11 @@ class Members:
         if membership.has_left(member, InternalMemberCluster.parse(live) if live is not None else None):
             return None
         requested = parse_rfc3339(obj.metadata.deletion_timestamp or obj.metadata.creation_timestamp)
-        left = membership.leave_due(requested, now=self._hub.client.server_now(), force_after=self._force_after)
+        allowed = membership.time_to_leave(member, self._force_after)
+        left = membership.leave_due(requested, now=self._hub.client.server_now(), allowed=allowed)
         if left > 0:
             return left
-        message = f"the agent has not acknowledged within {self._force_after:g} s that it leaves; it may still run in the worker"
+        message = f"the agent has not acknowledged within {allowed.total_seconds():g} s that it leaves; it may still run in the worker"
         self._hub.event(MEMBERCLUSTERS, obj, reason="MemberClusterForcedToLeave", message=message, warning=True)
         return None
 

@@ -107,9 +107,15 @@ def ready_condition(obstacle: str) -> Json:
     return {"type": MEMBER_READY, "status": "True", "reason": READY, "message": "namespace, rights and InternalMemberCluster exist"}
 
 
-def leave_due(requested: datetime, *, now: datetime, force_after: float) -> float:
+def time_to_leave(member: MemberCluster, force_after: float) -> timedelta:
+    """Returns the time that the agent of a member gets to acknowledge that it leaves; its annotation may set less than `force_after`."""
+    limit = timedelta(seconds=force_after)
+    return limit if member.forced_after is None else min(limit, member.forced_after)
+
+
+def leave_due(requested: datetime, *, now: datetime, allowed: timedelta) -> float:
     """Returns the seconds until a member is removed without an answer of its agent; 0 or less when that is due."""
-    return (requested + timedelta(seconds=force_after) - now).total_seconds()
+    return (requested + allowed - now).total_seconds()
 
 
 def desired_state(member: MemberCluster) -> str:

@@ -6,7 +6,7 @@ health of a mirror whose Lease no agent has renewed is that of the member.
 
 import logging
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from fleet.api import keys
@@ -19,8 +19,6 @@ from fleet.core.taints import with_health_taint
 from fleet.core.view import Door
 from fleet.ocm.heartbeats import GRACE, Pulse, Verdict, checks_clock, clocks_differ, grace_multiple, member_status
 from vkubelet.api.objects import Json, Key, Unknown, diff_merge, get_condition
-from vkubelet.client.rest import Client
-from vkubelet.clock import Clock
 from vkubelet.control.informer import Change
 from vkubelet.control.store import Store
 from vkubelet.control.workqueue import Priority
@@ -34,11 +32,6 @@ CLOCK_DIFFERS: Final = "ManagedClusterClockOutOfSync"
 CLOCK_EQUAL: Final = "ManagedClusterClockSynced"
 _ADDON_AVAILABLE = "Available"
 _BY_CLUSTER = "cluster"
-_TICK = 1.0
-_STANDSTILL = 5.0
-"""Seconds without a tick after which this process counts as suspended."""
-_SETTLED = 10.0
-"""Seconds of the watch from which on the time of a renewal is compared: events that were missed arrive all at once."""
 
 
 def addon_labels(addons: Sequence[Unknown]) -> dict[str, str]:
@@ -51,52 +44,13 @@ def addon_labels(addons: Sequence[Unknown]) -> dict[str, str]:
     return found
 
 
-class Watching:
-    """Continuity of the watch of Leases, on one time scale that no clock of a machine can turn: the API server's at the start."""
-
-    def __init__(self, client: Client, registry: Registry, *, clock: Clock) -> None:
-        self._client = client
-        self._informer = registry.leases
-        self._clock = clock
-        self._begin: tuple[datetime, float] | None = None
-        self._ticked = self._resumed = clock.monotonic()
-        self.broken = False
-
-    def now(self) -> datetime:
-        if self._begin is None:
-            self._begin = self._client.server_now(), self._clock.monotonic()
-        return self._begin[0] + timedelta(seconds=self._clock.monotonic() - self._begin[1])
-
-    @property
-    def continuous(self) -> bool:
-        """Whether every renewal until now was observed."""
-        return not self.broken and self._informer.synced and self._clock.monotonic() - self._ticked < _STANDSTILL
-
-    @property
-    def settled(self) -> bool:
-        """Whether a renewal that arrives now was written just now."""
-        return self.continuous and self._clock.monotonic() - self._resumed >= _SETTLED
-
-    async def next_break(self) -> None:
-        """Returns when the next break is over."""
-        await self._informer.wait_synced()
-        self._ticked = self._resumed = self._clock.monotonic()
-        while True:
-            was_broken, self.broken = self.broken, not self.continuous
-            self._ticked = self._clock.monotonic()
-            if was_broken and self._informer.synced:
-                self.broken, self._resumed = False, self._ticked
-                return
-            await self._clock.sleep(_TICK)
-
-
 class Health:
     """Controller of health. `watch` runs in every replica, so that a new leader knows the renewals."""
 
     def __init__(self, hub: Hub, registry: Registry) -> None:
         self._hub = hub
         self._registry = registry
-        self._watching = Watching(hub.client, registry, clock=hub.clock)
+        self._watching = registry.watching
         self._pulses: dict[str, Pulse] = {}
         self._heartbeats: dict[str, Pulse] = {}
         """Those of members, by the name of the cluster."""
@@ -154,12 +108,15 @@ class Health:
         written, now, known = renew_time(lease), self._watching.now(), self._pulses.get(name)
         self._pulses[name] = Pulse.begin(written, now=now) if known is None else known.after(written, now=now)
         if known is not None and written is not None and written != known.written:
-            self._compare_clock(name, written)
+            self._compare_clock(name, written, before=known)
             self._revive(name)
 
-    def _compare_clock(self, name: str, written: datetime) -> None:
+    def _compare_clock(self, name: str, written: datetime, *, before: Pulse) -> None:
+        """Compares the time of a renewal, except the first one after renewals stopped: the network may have delayed it."""
         cluster = self._registry.managed_cluster(name)
         if cluster is None or not self._watching.settled:
+            return
+        if before.last is not None and before.verdict(now=self._watching.now(), seconds=cluster.lease_seconds) is not Verdict.ALIVE:
             return
         differs = clocks_differ(written, now=self._hub.client.server_now(), seconds=cluster.lease_seconds)
         if differs != self._differs.get(name):

@@ -6,7 +6,6 @@ the namespace of the cluster and labelled as its own.
 
 import logging
 from collections.abc import Sequence
-from datetime import timedelta
 
 from fleet.api import keys
 from fleet.api.clusters import ManagedCluster
@@ -51,12 +50,6 @@ def remaining_text(addons: Sequence[Unknown], works: Sequence[Unknown]) -> str:
     oldest = sorted((*addons, *works), key=lambda each: (each.metadata.creation_timestamp, each.metadata.name))
     names = ", ".join(each.metadata.name for each in oldest[:_NAMED])
     return f"{len(addons)} ManagedClusterAddOns and {len(works)} ManifestWorks are left, the oldest: {names}"
-
-
-def force_after(cluster: ManagedCluster) -> timedelta | None:
-    """Returns how long after its deletion a cluster is removed by force; None for never."""
-    text = cluster.meta.annotations.get(keys.FORCE_CLEANUP, "")
-    return timedelta(seconds=int(text)) if text.isascii() and text.isdigit() else None
 
 
 class Removal:
@@ -115,7 +108,7 @@ class Removal:
         return namespace is not None and namespace.metadata.labels.get(keys.CLUSTER_NAME) == cluster
 
     def _is_forced(self, obj: Unknown, cluster: ManagedCluster) -> bool:
-        limit, requested = force_after(cluster), obj.metadata.deletion_timestamp
+        limit, requested = cluster.forced_after, obj.metadata.deletion_timestamp
         return limit is not None and requested is not None and self._hub.client.server_now() - parse_rfc3339(requested) >= limit
 
     async def _force(self, obj: Unknown, addons: Sequence[Unknown], works: Sequence[Unknown]) -> None:

@@ -345,14 +345,15 @@ async def agent_of(prepared: ControlPlane, name: str) -> Caller:
     return agent
 
 
-async def report(agent: Caller, name: str, *, joined: str = "True", healthy: str = "True", **status: Any) -> None:
-    """What an agent reports of itself."""
+async def report(agent: Caller, name: str, *, joined: str = "True", healthy: str | None = "True", **status: Any) -> None:
+    """What an agent reports of itself; without `healthy` nothing about its health."""
     now = rfc3339(datetime.now(UTC))[:19] + "Z"
     common = {"message": "", "lastTransitionTime": now}
     own = [
         {"type": "Joined", "status": joined, "reason": "InternalMemberClusterJoined", **common},
         {"type": "Healthy", "status": healthy, "reason": "InternalMemberClusterHealthy", **common},
     ]
+    own = [each for each in own if each["status"] is not None]
     agents = [{"type": "MemberAgent", "conditions": own, "lastReceivedHeartbeat": now}]
     await agent.merge(f"{internal(name)}/status", {"status": {"agentStatus": agents, **status}})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ pytestmark = pytest.mark.usefixtures("program")
 LABEL = "cluster.open-cluster-management.io/clusterset"
 SELECTED, EMPTY = ("False", "ClustersSelected"), ("True", "NoClusterMatched")
 HEALTHY = "ControlPlaneHealthy"
+HEARTBEAT = 0.5
 
 
 @pytest.fixture
@@ -139,6 +141,31 @@ async def test_f_171_f_177_a_member_has_a_profile_that_follows_its_heartbeat(pre
     await reaches(admin, profile("default", "s3"), HEALTHY, ("False", "MemberAgentHeartbeatLost"))
     await report(agent, "s3")
     await reaches(admin, profile("default", "s3"), HEALTHY, ("True", "MemberClusterAPIServerHealthy"))
+
+
+async def test_f_176_f_178_f_179_a_profile_has_the_reason_that_the_agent_reports(prepared: ControlPlane, admin: Caller) -> None:
+    # F-180. Without a status of its agent (F-175) a member has not joined, and has no profile.
+    await admin.create(MEMBERS, member("s6"))
+    agent = await agent_of(prepared, "s6")
+    async with asyncio.TaskGroup() as group:
+        states: list[str | None] = ["True"]
+
+        async def send_heartbeats() -> None:
+            while True:
+                await report(agent, "s6", healthy=states[-1])
+                await asyncio.sleep(HEARTBEAT)
+
+        task = group.create_task(send_heartbeats())
+        for healthy, wanted in (
+            ("True", ("True", "MemberClusterAPIServerHealthy")),
+            ("False", ("False", "MemberClusterAPIServerUnhealthy")),
+            ("Unknown", ("Unknown", "MemberAgentReportedNoHealthInfo")),
+            ("True", ("True", "MemberClusterAPIServerHealthy")),
+            (None, ("Unknown", "MemberAgentReportedNoHealthInfo")),
+        ):
+            states.append(healthy)
+            await reaches(admin, profile("default", "s6"), HEALTHY, wanted)
+        task.cancel()
 
 
 async def test_f_174_the_profile_is_deleted_before_the_member(prepared: ControlPlane, admin: Caller) -> None:

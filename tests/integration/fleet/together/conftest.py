@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.fleet.player import Caller
+from tests.integration.fleet.player import Body, Caller
+from tests.integration.fleet.together.outages import SHORT
 from tests.integration.fleet.together.scene import Fleet, Laptop, initialized, serving
+from tests.support.cable import Cable
 from vkubelet.testing.cluster import ControlPlane, Options, Site
 from vkubelet.testing.fixtures import run_apart, running
 
@@ -25,11 +27,18 @@ def fresh(cluster_site: Site, request: pytest.FixtureRequest) -> Iterator[Contro
 
 
 @pytest.fixture(scope="session")
-def behind(fresh: ControlPlane, cluster_site: Site, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+def lines(fresh: ControlPlane) -> Iterator[list[Cable]]:
+    """Ways to the hub beside the direct one."""
+    with Cable(fresh.port) as one, Cable(fresh.port) as other:
+        yield [one, other]
+
+
+@pytest.fixture(scope="session")
+def behind(fresh: ControlPlane, lines: list[Cable], cluster_site: Site, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """An API server of workers that reaches the hub alone, and that nothing reaches: shown by trying."""
     options = Options(controllers=False, scheduler=False, aggregation=False)
     with running(ControlPlane("behind", cluster_site, options=options, isolated=True), request) as plane:
-        run_apart(plane.let_dial(fresh.port))
+        run_apart(plane.let_dial(fresh.port, *(each.port for each in lines)))
         run_apart(separated(fresh, plane))
         yield plane
 
@@ -45,11 +54,19 @@ async def separated(hub: ControlPlane, worker: ControlPlane) -> None:
 
 
 @pytest.fixture(scope="session")
-def fleet(fresh: ControlPlane, behind: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def hub_settings() -> Body:
+    """The section `hub:` of the process."""
+    return {"heartbeat_threshold": SHORT.threshold}
+
+
+@pytest.fixture(scope="session")
+def fleet(
+    fresh: ControlPlane, behind: ControlPlane, lines: list[Cable], hub_settings: Body, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fleet]:
     directory = tmp_path_factory.mktemp("fleet")
     line = asyncio.run(initialized(fresh))
-    with serving(fresh, directory) as process:
-        yield Fleet(fresh, behind, line, process)
+    with serving(fresh, directory, hub_settings) as process:
+        yield Fleet(fresh, behind, line, process, lines)
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +76,19 @@ def owner(fresh: ControlPlane) -> Caller:
 
 
 @pytest.fixture
-def laptop(fleet: Fleet, tmp_path: Path) -> Laptop:
+def laptops(fleet: Fleet, tmp_path: Path) -> Callable[[], Laptop]:
+    """Makes workers without an agent."""
+
+    def make() -> Laptop:
+        number = next(_numbers)
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        return Laptop(fleet, f"behind-{number}", f"agent-{number}", directory)
+
+    return make
+
+
+@pytest.fixture
+def laptop(laptops: Callable[[], Laptop]) -> Laptop:
     """A worker without an agent."""
-    number = next(_numbers)
-    return Laptop(fleet, f"behind-{number}", f"agent-{number}", tmp_path)
+    return laptops()

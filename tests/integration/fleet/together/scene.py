@@ -14,11 +14,13 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import yaml
 from attrs import frozen
 
 from tests.integration.fleet.player import Agent, Body
+from tests.support.cable import Cable
 from tests.support.command import run_command
 from tests.support.kubectl import Ran
 from tests.support.program import LONG, Program, eventually
@@ -50,11 +52,11 @@ async def identity(cluster: ControlPlane, namespace: str, account: str, file: Pa
 
 
 @contextmanager
-def serving(hub: ControlPlane, directory: Path) -> Iterator[Program]:
-    """`fleet hub` as the ServiceAccount of the hub."""
+def serving(hub: ControlPlane, directory: Path, settings: Body) -> Iterator[Program]:
+    """`fleet hub` as the ServiceAccount of the hub; `settings` are its section `hub:`."""
     account = asyncio.run(identity(hub, "fleet-system", "fleet-hub", directory / "hub.kubeconfig"))
     config = directory / "hub.yaml"
-    config.write_text(yaml.safe_dump({"health": NOWHERE, "log": {"level": "DEBUG"}}))
+    config.write_text(yaml.safe_dump({"health": NOWHERE, "log": {"level": "DEBUG"}, "hub": settings}))
     with Program("fleet", "hub", "--config", str(config), "--kubeconfig", str(account), log=directory / "hub.log") as program:
         yield program
 
@@ -68,6 +70,8 @@ class Fleet:
     line: Sequence[str]
     """What `fleet init` printed, from the word join on and without the name."""
     process: Program
+    lines: Sequence[Cable]
+    """Other ways from the workers to the hub, which a test may cut; each test has to mend them."""
 
     async def on_hub(self, *arguments: str) -> Ran:
         """A command of the hub's owner."""
@@ -108,12 +112,30 @@ class Laptop:
         """A command of the worker's owner, to its end."""
         return await run_command("fleet", *arguments, within=LONG, network=self.worker.network)
 
-    def joining(self) -> Program:
-        """The printed line, not started."""
-        return Program("fleet", *self.line(), log=self.directory / "join.log", network=self.worker.network)
+    def joining(self, **changes: str) -> Program:
+        """The printed line, not started, with other values of its flags."""
+        return Program("fleet", *self.line(**changes), log=self.directory / "join.log", network=self.worker.network)
 
-    async def agent(self, join: Program, name: str = "agent", *, ahead: int = 0) -> Program:
-        """What a kubelet would start once the Deployment exists, not started; its clock is so many seconds ahead."""
+    def joining_as_member(self, token: str) -> Program:
+        """The line for the second door, not started, with the token of the member's identity."""
+        file = self.directory / "token"
+        file.write_text(token)
+        words = self.line("--door", "kubefleet", "--token-file", str(file))
+        at = words.index("--token")
+        return Program("fleet", *words[:at], *words[at + 2 :], log=self.directory / "join.log", network=self.worker.network)
+
+    def set_clock(self, ahead: int) -> Path:
+        """Sets the clock of an agent that has one of its own; returns its file."""
+        file = self.directory / "ahead"
+        draft = file.with_suffix(".draft")
+        draft.write_text(str(ahead))
+        return draft.replace(file)
+
+    async def agent(self, join: Program, name: str = "agent", *, ahead: int | None = None, **own: Any) -> Program:
+        """What a kubelet would start once the Deployment exists, not started; `own` is laid over the section `agent:`.
+
+        With `ahead` its clock is so many seconds ahead, until it is set again.
+        """
 
         async def deployed() -> bool:
             try:
@@ -125,15 +147,14 @@ class Laptop:
         await eventually(deployed, f"the Deployment of the agent\n{join.tail()}", every=0.5)
         written = json.loads(await self._kubectl("get", "configmap", "fleet-agent", "-o", "json"))["data"]["settings.yaml"]
         file = self.directory / f"{name}.yaml"
-        file.write_text(yaml.safe_dump({**yaml.safe_load(written), "health": NOWHERE, "log": {"level": "DEBUG"}}))
+        settings = yaml.safe_load(written)
+        file.write_text(yaml.safe_dump({"agent": {**settings["agent"], **own}, "health": NOWHERE, "log": {"level": "DEBUG"}}))
         account = await identity(self.worker, self.namespace, "fleet-agent", self.directory / f"{name}.kubeconfig")
         words = ("agent", "--settings", str(file), "--kubeconfig", str(account))
         log, network = self.directory / f"{name}.log", self.worker.network
-        if not ahead:
+        if ahead is None:
             return Program("fleet", *words, log=log, network=network)
-        clock = self.directory / "ahead"
-        clock.write_text(str(ahead))
-        return Program("tests.support.shifted", str(clock), "fleet", *words, log=log, network=network)
+        return Program("tests.support.shifted", str(self.set_clock(ahead)), "fleet", *words, log=log, network=network)
 
     async def secret(self, name: str = "hub-kubeconfig-secret") -> dict[str, bytes]:
         """The entries of a Secret of the agent."""

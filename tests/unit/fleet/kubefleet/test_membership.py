@@ -16,6 +16,7 @@ from fleet.kubefleet.membership import (
     member_objects,
     namespace_obstacle,
     ready_condition,
+    time_to_leave,
 )
 from tests.unit.fleet.builders import SINCE, condition, member, unknown
 from vkubelet.api.objects import ObjectMeta, OwnerReference
@@ -79,8 +80,15 @@ def test_f_122_a_namespace_of_another_owner_is_an_obstacle() -> None:
 
 
 def test_f_128_a_member_without_an_answer_leaves_after_its_time() -> None:
-    assert leave_due(NOW, now=NOW + timedelta(seconds=899), force_after=900.0) == 1.0
-    assert leave_due(NOW, now=NOW + timedelta(seconds=900), force_after=900.0) == 0.0
+    allowed = time_to_leave(member(), 900.0)
+    assert leave_due(NOW, now=NOW + timedelta(seconds=899), allowed=allowed) == 1.0
+    assert leave_due(NOW, now=NOW + timedelta(seconds=900), allowed=allowed) == 0.0
+
+
+@pytest.mark.parametrize(("text", "expected"), [("60", 60), ("0", 0), ("3600", 900), ("soon", 900), ("", 900)])
+def test_f_128_a_member_may_be_given_less_time_by_its_annotation(text: str, expected: int) -> None:
+    annotated = member(annotations={"fleet.vkubelet.io/force-cleanup-after": text})
+    assert time_to_leave(annotated, 900.0) == timedelta(seconds=expected)
 
 
 def test_f_127_a_deleted_member_is_asked_to_leave() -> None:

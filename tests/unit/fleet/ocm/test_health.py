@@ -148,6 +148,20 @@ async def test_f_143_a_clock_that_differs_is_reported_and_makes_no_cluster_unkno
         assert scene.found("ManagedClusterConditionClockSynced") == ("True", "ManagedClusterClockSynced")
 
 
+async def test_f_143_a_renewal_that_the_line_held_back_shows_no_clock() -> None:
+    scene, clock = Scene(), "ManagedClusterConditionClockSynced"
+    async with running(scene):
+        await scene.live(300)
+        await scene.clock.advance(600)
+        assert scene.found() == STOPPED
+        scene.renew(ahead=-590)
+        await scene.clock.settle()
+        assert scene.found(clock) == ("True", "ManagedClusterClockSynced")
+        # The next one arrives in time, so that what it contains is the clock of the cluster.
+        await scene.live(60, ahead=-600)
+        assert scene.found(clock) == ("False", "ManagedClusterClockOutOfSync")
+
+
 class MirrorScene(Scene):
     """A member of KubeFleet whose agent knows nothing of the Lease of the ManagedCluster that mirrors it."""
 

@@ -7,7 +7,7 @@ import pytest
 
 from fleet.clusters.kept import KeptObjects
 from fleet.clusters.registry import Registry
-from fleet.ocm.removal import Removal, force_after, next_to_delete, priority, remaining_text
+from fleet.ocm.removal import Removal, next_to_delete, priority, remaining_text
 from tests.support.memory_api import MergingApi
 from tests.unit.fleet.builders import SINCE, hub_of, managed, unknown
 from vkubelet.api.objects import CLUSTERROLEBINDINGS, CLUSTERROLES, NAMESPACES, ROLEBINDINGS, Unknown
@@ -44,7 +44,7 @@ def test_f_156_the_report_counts_what_is_left_and_names_the_oldest() -> None:
     ("text", "expected"), [("60", timedelta(seconds=60)), ("0", timedelta()), ("", None), ("-5", None), ("soon", None)]
 )
 def test_f_156_force_is_an_annotation_with_seconds(text: str, expected: timedelta | None) -> None:
-    assert force_after(managed(annotations={"fleet.vkubelet.io/force-cleanup-after": text})) == expected
+    assert managed(annotations={"fleet.vkubelet.io/force-cleanup-after": text}).forced_after == expected
 
 
 RECORD = "/apis/cluster.open-cluster-management.io/v1/managedclusters/w1"

@@ -1,0 +1,100 @@
+"""Every value that parts of one object had, in their order, by an independent watch.
+
+Invariant: no value of an object that was watched is left out; a watch that ends, as when its API server is stopped, goes on by a list.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from attrs import field, frozen
+from kubernetes import client as k8s
+from urllib3.exceptions import HTTPError
+
+from tests.support.program import PATIENCE
+from tests.support.witness import api_client
+
+Body = dict[str, Any]
+Parts = Mapping[str, Callable[[Body], Any]]
+"""Reads of parts of an object, by the name of the part."""
+
+_STREAM_SECONDS = 3
+_PAUSE = 0.2
+
+
+@frozen
+class Trace:
+    """The values of each part, each with the moment (monotonic) at which it was seen first; None while the object does not exist."""
+
+    parts: Parts
+    seen: dict[str, list[tuple[Any, float]]] = field(factory=dict)
+
+    def values(self, part: str) -> list[Any]:
+        return [value for value, _ in self.seen.get(part, [])]
+
+    def at(self, part: str, value: Any) -> float:
+        """The moment at which a part had a value for the first time."""
+        return next(moment for found, moment in self.seen[part] if found == value)
+
+    def note(self, body: Body | None) -> None:
+        now = time.monotonic()
+        for name, read in self.parts.items():
+            value = None if body is None else read(body)
+            listed = self.seen.setdefault(name, [])
+            if not listed or listed[-1][0] != value:
+                listed.append((value, now))
+
+
+@contextmanager
+def tracing(kubeconfig: Path, path: str, parts: Parts) -> Iterator[Trace]:
+    """Records the parts of the object at `path` while the block runs."""
+    trace, stop, ready = Trace(parts), threading.Event(), threading.Event()
+    thread = threading.Thread(target=_follow, args=(api_client(kubeconfig), path, trace, stop, ready), daemon=True)
+    thread.start()
+    assert ready.wait(PATIENCE), f"no watch of {path}"
+    try:
+        yield trace
+    finally:
+        stop.set()
+        thread.join(_STREAM_SECONDS + 10)
+
+
+def _follow(api: k8s.ApiClient, path: str, trace: Trace, stop: threading.Event, ready: threading.Event) -> None:
+    collection, _, name = path.rpartition("/")
+    pool, url, query = api.rest_client.pool_manager, api.configuration.host + collection, {"fieldSelector": f"metadata.name={name}"}
+    version = ""
+    while not stop.is_set():
+        try:
+            if not version:
+                listed = json.loads(pool.request("GET", f"{url}?{urlencode(query)}", retries=False).data)
+                trace.note(next(iter(listed["items"]), None))
+                version = listed["metadata"]["resourceVersion"]
+                ready.set()
+            options = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version, "timeoutSeconds": str(_STREAM_SECONDS)}
+            answer = pool.request("GET", f"{url}?{urlencode({**query, **options})}", preload_content=False, retries=False)
+            version = _events(answer, trace) or version if answer.status == 200 else ""
+            answer.release_conn()
+        except (HTTPError, OSError, ValueError, KeyError):
+            # The API server is stopped, or is not ready yet.
+            version = ""
+            stop.wait(_PAUSE)
+
+
+def _events(answer: Any, trace: Trace) -> str:
+    """Notes the events of one watch; returns the last resourceVersion, "" for none. Raises KeyError for an error of the watch."""
+    version, rest = "", b""
+    for chunk in answer.stream(1 << 16):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            event = json.loads(line)
+            version = str(event["object"]["metadata"]["resourceVersion"])
+            if event["type"] != "BOOKMARK":
+                trace.note(None if event["type"] == "DELETED" else event["object"])
+    return version
