@@ -201,12 +201,13 @@ class Profiles:
         often as heartbeats arrive."""
         while True:
             await self._hub.clock.sleep(_CHECKED_EVERY)
-            now = self._hub.client.server_now()
+            now, least = self._hub.client.server_now(), timedelta(seconds=self._threshold)
             for name, (_, heartbeat) in self._beats.items():
-                member = self._registry.member_cluster(name)
-                if heartbeat is None or member is None or name in self._lost:
+                # Nearly all are younger than any member's limit.
+                if heartbeat is None or now - heartbeat <= least or name in self._lost:
                     continue
-                if now - heartbeat > timedelta(seconds=oldest_heartbeat(self._threshold, member.period)):
+                member = self._registry.member_cluster(name)
+                if member is not None and now - heartbeat > timedelta(seconds=oldest_heartbeat(self._threshold, member.period)):
                     self._lost.add(name)
                     self.controller.add(name)
 
