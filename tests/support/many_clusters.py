@@ -1,0 +1,135 @@
+"""Many clusters on one `fleet hub`, played by the `kubernetes` package: each joins, renews its Lease, and sends heartbeats as a member.
+
+Invariant: nothing of the product decides what a cluster sends; each sends it once in its period, and a share of all of them each second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from attrs import define, field
+
+from tests.integration.fleet.player import ACCEPTED, CLUSTERS, MEMBERS, conditions, internal, lease, managed, rfc3339
+from tests.support.load import Load, Request
+from tests.support.program import Program, eventually
+from vkubelet.testing.cluster import ControlPlane
+
+PERIOD = 60
+"""Seconds between two renewals, and between two heartbeats, of each cluster."""
+MERGE = "application/merge-patch+json"
+_ASKING = 200
+"""Clusters that ask to join before the others are cared for."""
+_AVAILABLE = {"type": "ManagedClusterConditionAvailable", "status": "True", "reason": "ManagedClusterAvailable", "message": ""}
+_SYNCED = ("True", "ManagedClusterClockSynced")
+
+Body = dict[str, Any]
+
+
+@define
+class ManyClusters:
+    """The clusters `NAME-0` … of a hub; `program` is its process."""
+
+    plane: ControlPlane
+    program: Program
+    count: int
+    name: str = "many"
+    names: Sequence[str] = field(init=False)
+    load: Load = field(init=False)
+    _accepted: Sequence[str] = field(init=False, default=())
+    _turn: int = field(init=False, default=0)
+    """The monotonic second up to which each cluster has had its turn."""
+
+    def __attrs_post_init__(self) -> None:
+        self.names = [f"{self.name}-{number}" for number in range(self.count)]
+        self.load = Load(self.plane.kubeconfig)
+
+    async def join(self, *, seconds: float) -> float:
+        """Lets all of them join; the seconds until each is accepted, mirrored and available, and has a clock and no taint. Each of these
+        steps may take `seconds` once all have asked."""
+        began = time.monotonic()
+        for first in range(0, self.count, _ASKING):
+            await self.load.send(Request("POST", CLUSTERS, _record(name)) for name in self.names[first : first + _ASKING])
+            await self._follow()
+        await eventually(self._follow, f"all are available, with a clock and without a taint\n{self.program.tail()}", seconds=seconds)
+        await eventually(self._are_mirrored, f"all are mirrored\n{self.program.tail()}", seconds=seconds, every=2.0)
+        return time.monotonic() - began
+
+    async def _follow(self) -> bool:
+        """Lets the accepted clusters report, and live for a moment; whether all have joined."""
+        records = [each for each in (await self.load.get(CLUSTERS))["items"] if _has(each, "HubAcceptedManagedCluster", ACCEPTED)]
+        self._accepted = [each["metadata"]["name"] for each in records]
+        joining = [each for each in records if not _is_settled(each)]
+        await self.load.send(_renewal(each["metadata"]["name"]) for each in joining)
+        await self.load.send(_report(each) for each in joining if not _is_available(each))
+        await self.live(2.0)
+        return len(records) == self.count and not joining
+
+    async def _are_mirrored(self) -> bool:
+        listed = (await self.load.get(MEMBERS))["items"]
+        return len(listed) == self.count and all(_has(each, "ReadyToJoin", ("True", "MemberClusterReadyToJoin")) for each in listed)
+
+    async def live(self, seconds: float, *, heartbeats: bool = False) -> int:
+        """Renews the Lease of each accepted cluster once in a period, and sends heartbeats likewise; how many of these were sent."""
+        ends, sent = time.monotonic() + seconds, 0
+        while (now := time.monotonic()) < ends:
+            # By the clock and not by the number of turns: a slow answer must not lengthen the period.
+            turns = range(max(self._turn, int(now) - PERIOD), int(now))
+            share = [name for turn in turns for name in self._accepted[turn % PERIOD :: PERIOD]]
+            self._turn = int(now)
+            await self.load.send(map(_renewal, share))
+            if heartbeats:
+                await self.load.send(map(_heartbeat, share))
+                sent += len(share)
+            await asyncio.sleep(max(0.0, now + 1.0 - time.monotonic()))
+        return sent
+
+    async def unavailable(self) -> list[str]:
+        """Those that are not available any more, although each has renewed its Lease."""
+        listed = (await self.load.get(CLUSTERS))["items"]
+        return [each["metadata"]["name"] for each in listed if not _is_available(each)]
+
+
+def _has(body: Body, type_: str, wanted: tuple[str, str]) -> bool:
+    return conditions(body).get(type_) == wanted
+
+
+def _is_available(body: Body) -> bool:
+    return _has(body, _AVAILABLE["type"], (_AVAILABLE["status"], _AVAILABLE["reason"]))
+
+
+def _is_settled(body: Body) -> bool:
+    return not body["spec"].get("taints") and _is_available(body) and _has(body, "ManagedClusterConditionClockSynced", _SYNCED)
+
+
+def _record(name: str) -> Body:
+    body = managed(name)
+    body["spec"]["leaseDurationSeconds"] = PERIOD
+    return body
+
+
+def _renewal(name: str) -> Request:
+    return Request("PATCH", lease(name), {"spec": {"renewTime": rfc3339(datetime.now(UTC)), "holderIdentity": name}}, MERGE)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _report(found: Body) -> Request:
+    """What the agent of a cluster reports, beside what the hub has; the hub may have reported meanwhile that it is not available."""
+    name = found["metadata"]["name"]
+    others = [each for each in (found.get("status") or {}).get("conditions") or () if each["type"] != _AVAILABLE["type"]]
+    available = {**_AVAILABLE, "lastTransitionTime": _now()}
+    return Request("PATCH", f"{CLUSTERS}/{name}/status", {"status": {"conditions": [*others, available]}}, MERGE)
+
+
+def _heartbeat(name: str) -> Request:
+    """What the agent of a member reports once in each period."""
+    common = {"status": "True", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    own = [{"type": each, "reason": f"InternalMemberCluster{each}", **common} for each in ("Joined", "Healthy")]
+    agents = [{"type": "MemberAgent", "conditions": own, "lastReceivedHeartbeat": _now()}]
+    return Request("PATCH", f"{internal(name)}/status", {"status": {"agentStatus": agents}}, MERGE)
