@@ -206,6 +206,17 @@ async def test_pods_run_and_are_reached_through_our_process(plant: Plant, talkin
     assert physical["spec"]["nodeName"] == plant.real[0].name
 
 
+async def test_lines_of_one_pod_are_found_in_the_log_of_its_process(plant: Plant, talking: tuple[str, str]) -> None:
+    body = pod("large", talking[0], node=plant.vnodes[0])
+    body["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1000"}}
+    await apply(plant.hub, body)
+    await plant.hub.kubectl("wait", "pod/large", "-n", talking[0], "--for=jsonpath={.status.phase}=Failed", KUBECTL_TIMEOUT)
+    log = block("operate/monitor.md", 1)
+    lines = (await plant.shell.run(log, {"BINDING": BINDING, "team/web-0": f"{talking[0]}/large"})).splitlines()
+    assert lines and {json.loads(line)["pod"] for line in lines} == {f"{talking[0]}/large"}
+    await plant.hub.kubectl("delete", "pod", "large", "-n", talking[0], KUBECTL_TIMEOUT)
+
+
 async def test_the_process_of_a_binding_may_not_write_what_is_not_its_own(plant: Plant, talking: tuple[str, str]) -> None:
     identity = f"--as=system:serviceaccount:{SYSTEM}:{SYNCER}"
     (manager, _) = await plant.our_pods("kubeocean-manager")
