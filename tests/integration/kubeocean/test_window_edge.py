@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -199,8 +200,14 @@ async def test_everything_that_happens_at_an_edge_happens_within_a_second_of_it(
     evicted = [call for call in at.audit.writes() if call.what == "pods/eviction" and call.namespace == stage.namespace]
     assert {call.name for call in evicted} == {"free", "excess", "guarded"}
     assert {call.code for call in evicted if call.name == "guarded"} == {429}
+    for number, reason in ((CLOSES, "LeaseClosed"), (HANDS_OVER, "LeaseChanged"), (OPENS, "LeaseOpened")):
+        await eventually(partial(_is_described, hub, vnodes[number], reason), f"{vnodes[number]} is described with {reason}")
     assert "has ended" in (await stage.event("free", "Reclaiming"))["message"]
     await delete(hub, "pods,pdb", "--all", "-n", stage.namespace, "--wait=false")
+
+
+async def _is_described(hub: ControlPlane, vnode: str, reason: str) -> bool:
+    return reason in (await hub.kubectl("describe", "node", vnode)).partition("Events:")[2]
 
 
 async def own_write(stage: Stage, edge: datetime) -> float:
