@@ -7,9 +7,8 @@ and one that opens again. What is done meanwhile is looked at by the same test.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 import pytest
@@ -200,14 +199,14 @@ async def test_everything_that_happens_at_an_edge_happens_within_a_second_of_it(
     evicted = [call for call in at.audit.writes() if call.what == "pods/eviction" and call.namespace == stage.namespace]
     assert {call.name for call in evicted} == {"free", "excess", "guarded"}
     assert {call.code for call in evicted if call.name == "guarded"} == {429}
-    for number, reason in ((CLOSES, "LeaseClosed"), (HANDS_OVER, "LeaseChanged"), (OPENS, "LeaseOpened")):
-        await eventually(partial(_is_described, hub, vnodes[number], reason), f"{vnodes[number]} is described with {reason}")
+    await holds(lambda: _is_in_the_descriptions(hub, vnodes))
     assert "has ended" in (await stage.event("free", "Reclaiming"))["message"]
     await delete(hub, "pods,pdb", "--all", "-n", stage.namespace, "--wait=false")
 
 
-async def _is_described(hub: ControlPlane, vnode: str, reason: str) -> bool:
-    return reason in (await hub.kubectl("describe", "node", vnode)).partition("Events:")[2]
+async def _is_in_the_descriptions(hub: ControlPlane, vnodes: Sequence[str]) -> None:
+    for number, reason in ((CLOSES, "LeaseClosed"), (HANDS_OVER, "LeaseChanged"), (OPENS, "LeaseOpened")):
+        assert reason in (await hub.kubectl("describe", "node", vnodes[number])).partition("Events:")[2], reason
 
 
 async def own_write(stage: Stage, edge: datetime) -> float:
