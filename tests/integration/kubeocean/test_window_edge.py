@@ -192,8 +192,7 @@ async def test_everything_that_happens_at_an_edge_happens_within_a_second_of_it(
     assert 0 <= after["free"] < GRACE and 0 <= after["excess"] < GRACE, after
     assert GRACE - 1 <= after["guarded"] < GRACE + 10, "the budget holds until the deadline, and no longer"
     for name in ("tolerant", "stays"):
-        assert (await stage.running(name))["metadata"].get("deletionTimestamp") is None, name
-        assert asked(pods, name) is None
+        assert (await stage.running(name))["metadata"].get("deletionTimestamp") is asked(pods, name) is None, name
     # The new policy does not force; the one that ended did.
     assert CLOSED not in taints((await stage.home.get("nodes", vnodes[HANDS_OVER])) or {"spec": {}})
     evicted = [call for call in at.audit.writes() if call.what == "pods/eviction" and call.namespace == stage.namespace]
