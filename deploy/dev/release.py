@@ -34,9 +34,9 @@ CHARTS: dict[str, Any] = runpy.run_path(str(ROOT / "deploy" / "dev" / "charts.py
 PLUGIN = "kubectl-kubeocean"
 _PLUGIN = b"""\
 #!/bin/sh
-# The kubectl plugin: runs the command kubeocean, which `pip install vkubelet` installs.
+# The kubectl plugin: runs the command kubeocean, which the wheel of the release installs.
 if ! command -v kubeocean >/dev/null; then
-    echo "the command kubeocean is not on the PATH; install it with Python 3.11 or newer: pip install vkubelet" >&2
+    echo "the command kubeocean is not on the PATH; install the wheel of the same release with pip (Python 3.11 or newer)" >&2
     exit 127
 fi
 exec kubeocean "$@"
@@ -117,7 +117,7 @@ def krew_manifest(version: str, uri: str, checksum: str) -> str:
         "version": f"v{version}",
         "shortDescription": "Lease nodes of other clusters",
         "description": "Binds worker clusters, leases their nodes as virtual nodes of this cluster, and explains their state.",
-        "caveats": "Needs the command kubeocean: pip install vkubelet (Python 3.11 or newer).",
+        "caveats": "Needs the command kubeocean: install the wheel of the same release with pip (Python 3.11 or newer).",
         "platforms": [platform],
     }
     made = {

@@ -398,12 +398,14 @@ async def test_the_readme_leads_to_a_pod_on_a_leased_node_and_back(plant: Plant)
     await plant.shell.run(readme.lines(1, 2))
     out = await plant.shell.run(readme.lines(3), typed=YES)
     assert "ClusterBinding" in out and "Ready" in out
-    await plant.shell.run(readme.lines(4, 5))
+    await plant.shell.run(readme.lines(4))
+    assert "vnode-demo-" in await plant.shell.run(readme.lines(5, 6, 7))
+    print(f"from the README to a running pod on a leased node: {time.monotonic() - began:.0f} s")
+    await plant.hub.kubectl("delete", "deployment", "hello", "--wait=false")
     await eventually(plant.all_ready, "all virtual nodes are Ready", seconds=LONG, every=0.5)
     namespace = await plant.hub.namespace("readme")
     await apply(plant.hub, *on_virtual_nodes(namespace))
     await plant.hub.kubectl("wait", "--for=condition=Available", "deployment/hello", "-n", namespace, KUBECTL_TIMEOUT)
-    print(f"from the README to a running pod on a leased node: {time.monotonic() - began:.0f} s")
 
     async def greets() -> bool:
         return "hello from hello-" in await plant.hub.kubectl("logs", "deploy/hello", "-n", namespace)

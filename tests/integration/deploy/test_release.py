@@ -110,7 +110,7 @@ def test_the_plugin_of_krew_runs_the_command_and_has_the_checksum_of_its_archive
         opened.extractall(tmp_path / "bin", filter="data")
     plugin = tmp_path / "bin" / platform["bin"]
     absent = subprocess.run([plugin, "status"], env={"PATH": "/nowhere"}, capture_output=True, text=True, check=False)
-    assert absent.returncode == 127 and "pip install vkubelet" in absent.stderr
+    assert absent.returncode == 127 and "install the wheel of the same release" in absent.stderr
     command = tmp_path / "bin" / "kubeocean"
     command.write_text('#!/bin/sh\necho "called with $*"\n')
     command.chmod(0o755)
