@@ -98,9 +98,9 @@ def write_sbom(wheel: Path, target: Path) -> None:
 
 
 def changelog(version: str, day: str, fragments: Iterable[Path], earlier: str = "") -> str:
-    """Returns the changelog with a section of this version, made of the fragments, above those of earlier versions."""
+    """Returns the changelog with a section of a version, made of the fragments, above those of earlier versions. Their README is none."""
     out = ["# Changelog", f"## {version} ({day})"]
-    for path in sorted(fragments):
+    for path in sorted(path for path in fragments if path.name != "README.md"):
         text = path.read_text(encoding="utf-8").strip()
         first, _, rest = text.partition("\n")
         titled = first.startswith("# ")

@@ -82,6 +82,7 @@ def test_packages_of_charts_are_reproducible_and_have_the_version_of_the_project
 def test_the_changelog_has_the_fragments_above_the_earlier_versions(tmp_path: Path) -> None:
     (tmp_path / "worker-guards.md").write_text("A column.\n")
     (tmp_path / "bind.md").write_text("# The title\n\n- one\n")
+    (tmp_path / "README.md").write_text("# Release notes\n\nThe list of the fragments.\n")
     made = RELEASE["changelog"]("0.2.0", "2026-01-05", tmp_path.iterdir(), "# Changelog\n\n## 0.1.0 (2026-01-01)\n\n### Old\n")
     sections = [
         "# Changelog",
