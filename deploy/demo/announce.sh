@@ -15,7 +15,8 @@ make demo will
   - make .venv in this directory, with the Python packages named in pyproject.toml
   - find Kubernetes 1.34 and etcd 3.6, or download or build them into ${XDG_CACHE_HOME:-$HOME/.cache}/vkubelet
   - $node
-  - bind the worker cluster to the computing cluster, start \`kubeocean run --binding demo\`, and deploy a workload
+  - bind the worker cluster to the computing cluster, start \`kubeocean run --binding demo\`, deploy a workload,
+    and serve the dashboard on 127.0.0.1
 \`make down\` stops and removes everything except the packages, .venv and the cache.
 
 TEXT

@@ -39,7 +39,7 @@ HUB, WORKER = DEV / "hub.kubeconfig", DEV / "worker.kubeconfig"
 IDENTITY = DEV / "kubeocean.kubeconfig"
 CONFIG = DEV / "kubeocean.yaml"
 LOG = DEV / "kubeocean.log"
-OWNER, PROGRAM = "demo", "kubeocean"
+OWNER, PROGRAM, DASHBOARD = "demo", "kubeocean", "dashboard"
 MOCK, MOCK_NODE = "simulated-node", "simulated"
 ROOT_RIGHTS = os.geteuid() == 0
 TICK_SECONDS = 10.0
@@ -253,13 +253,19 @@ def ended(program: ProcessId) -> bool:
     return not program.alive()
 
 
+def stop_program(name: str) -> None:
+    """Stops a program of an earlier run."""
+    ledger = Ledger(DEV / STATE_FILE)
+    for entry in [entry for entry in ledger.entries(Kind.PROCESS, OWNER) if entry.name == name]:
+        entry.process.signal(signal.SIGTERM)
+        wait_for(f"{name} stops", partial(ended, entry.process), seconds=30)
+        ledger.forget([entry])
+
+
 def run_kubeocean() -> ProcessId:
     """Starts the process of the binding, recorded so that `make down` stops it; a running one is stopped, which pods do not notice."""
+    stop_program(PROGRAM)
     ledger = Ledger(DEV / STATE_FILE)
-    for entry in [entry for entry in ledger.entries(Kind.PROCESS, OWNER) if entry.name == PROGRAM]:
-        entry.process.signal(signal.SIGTERM)
-        wait_for("kubeocean stops", partial(ended, entry.process), seconds=30)
-        ledger.forget([entry])
     address, _ = endpoint(HUB)
     settings = {
         "health": {"health_address": f"127.0.0.1:{free_port()}", "metrics_address": f"127.0.0.1:{free_port()}"},
@@ -279,6 +285,23 @@ def start(name: str, command: Sequence[str]) -> ProcessId:
     started = spawn(name, [str(Path(sys.executable).with_name(command[0])), *command[1:]], log=log)
     ledger.add_process(started, OWNER)
     return started
+
+
+def run_dashboard() -> str:
+    """Starts the dashboard as a user does, and returns its address, which contains a token; the log that has it is private."""
+    stop_program(DASHBOARD)
+    log = DEV / f"{DASHBOARD}.log"
+    log.unlink(missing_ok=True)
+    program = start(DASHBOARD, ["kubeocean", "dashboard", "--local", "--no-open", "--kubeconfig", str(HUB)])
+
+    def address() -> str:
+        text = log.read_text(errors="replace")
+        if not program.alive():
+            raise ProgramEnded(f"kubeocean dashboard exited by itself:\n{text}")
+        return next((word for word in text.split() if word.startswith("http://")), "")
+
+    found: str = wait_for("the dashboard prints its address", address, seconds=60)
+    return found
 
 
 def is_ready(node: Any) -> bool:
@@ -375,8 +398,10 @@ def demo() -> None:
     show_live_logs(pod)
     show(HUB, "exec", pod, "--", "sh", "-c", "echo a shell in; hostname")
     show_status()
+    say(f"\n$ kubeocean dashboard --kubeconfig {shown(HUB)} &")
     say(
-        f"""
+        f"""Dashboard, for those who know this address: {run_dashboard()}
+
 Everything keeps running. To continue:
   export KUBECONFIG={shown(HUB)}        # the worker cluster: {shown(WORKER)}
   alias kubectl={kubectl_program()}

@@ -34,9 +34,9 @@ CHARTS: dict[str, Any] = runpy.run_path(str(ROOT / "deploy" / "dev" / "charts.py
 PLUGIN = "kubectl-kubeocean"
 _PLUGIN = b"""\
 #!/bin/sh
-# The kubectl plugin: runs the command kubeocean, which `pip install vkubelet` installs.
+# The kubectl plugin: runs the command kubeocean, which the wheel of the release installs.
 if ! command -v kubeocean >/dev/null; then
-    echo "the command kubeocean is not on the PATH; install it with Python 3.11 or newer: pip install vkubelet" >&2
+    echo "the command kubeocean is not on the PATH; install the wheel of the same release with pip (Python 3.11 or newer)" >&2
     exit 127
 fi
 exec kubeocean "$@"
@@ -98,9 +98,9 @@ def write_sbom(wheel: Path, target: Path) -> None:
 
 
 def changelog(version: str, day: str, fragments: Iterable[Path], earlier: str = "") -> str:
-    """Returns the changelog with a section of this version, made of the fragments, above those of earlier versions."""
+    """Returns the changelog with a section of a version, made of the fragments, above those of earlier versions. Their README is none."""
     out = ["# Changelog", f"## {version} ({day})"]
-    for path in sorted(fragments):
+    for path in sorted(path for path in fragments if path.name != "README.md"):
         text = path.read_text(encoding="utf-8").strip()
         first, _, rest = text.partition("\n")
         titled = first.startswith("# ")
@@ -117,7 +117,7 @@ def krew_manifest(version: str, uri: str, checksum: str) -> str:
         "version": f"v{version}",
         "shortDescription": "Lease nodes of other clusters",
         "description": "Binds worker clusters, leases their nodes as virtual nodes of this cluster, and explains their state.",
-        "caveats": "Needs the command kubeocean: pip install vkubelet (Python 3.11 or newer).",
+        "caveats": "Needs the command kubeocean: install the wheel of the same release with pip (Python 3.11 or newer).",
         "platforms": [platform],
     }
     made = {

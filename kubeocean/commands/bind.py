@@ -90,7 +90,7 @@ class Bind:
     def _show(self, plan: Plan, admin: Connection) -> None:
         write = self.terminal.write_line
         write(f"In the {self.worker_choice.title}, {admin.url}, this identity is created, with these rights and no others:\n")
-        write(plan.worker_yaml())
+        write(plan.worker_shown())
         write(f"In the {self.hub_choice.title}, these objects are created:\n")
         write(plan.hub_yaml())
         write("There the process of the binding gets these rights (`kubeocean manager` creates its roles):\n")

@@ -1,6 +1,7 @@
 """What `kubeocean bind` is about to do, as objects and as text (pure).
 
-Invariant: what is shown is what is applied, except for the kubeconfig, which a sentence replaces.
+Invariant: what is shown is what is applied, except for the kubeconfig, which a sentence replaces, and for expressions of admission
+policies, of which their messages are shown.
 """
 
 import textwrap
@@ -18,7 +19,7 @@ from kubeocean.rbac import permissions
 from kubeocean.worker.connect import KUBECONFIG
 from vkubelet.api.codec import decode_object, encode_json
 from vkubelet.api.names import NAME_LIMIT, is_dns_subdomain
-from vkubelet.api.objects import Json, Key, Unknown
+from vkubelet.api.objects import ADMISSIONPOLICIES, ADMISSIONPOLICYBINDINGS, Json, Key, Unknown
 from vkubelet.commands.manifests import commented
 from vkubelet.errors import SettingsError
 
@@ -26,6 +27,10 @@ HIDDEN: Final = "<kubeconfig of the ServiceAccount above; `kubeocean bind` write
 SHARED: Final = f"""\
 # PriorityClass {keys.DEFAULT_PRIORITY_CLASS} ({keys.DEFAULT_PRIORITY}) is created with the first pod, unless it exists.
 # All bindings share it, and it is deleted with the identity of the last one.
+"""
+_LIMITED: Final = """\
+Admission policies are created as well, and limit the use of these rights (`kubeocean bind {name} --print worker` prints them in full):
+
 """
 _SUFFIX: Final = "-kubeconfig"
 _FLAGS: Final = {"spec.clusterID": "--cluster-id", "spec.mountNamespace": "--mount-namespace"}
@@ -130,6 +135,17 @@ class Plan:
 
     def worker_yaml(self) -> str:
         return SHARED + commented([*self.identity.objects, *self.identity.guards], self.identity.rules)
+
+    def worker_shown(self) -> str:
+        """Renders the identity and its roles as YAML, and of each admission policy, which is long, what it requires."""
+        kinds = (ADMISSIONPOLICIES.kind, ADMISSIONPOLICYBINDINGS.kind)
+        limits = {
+            each["metadata"]["name"]: each["spec"]["validations"] for each in self.identity.guards if each["kind"] == ADMISSIONPOLICIES.kind
+        }
+        lines = [f"{name}: {'; '.join(dict.fromkeys(each['message'] for each in rules))}" for name, rules in limits.items()]
+        others = [each for each in self.identity.guards if each["kind"] not in kinds]
+        shown = commented([*self.identity.objects, *others], self.identity.rules)
+        return SHARED + shown + "\n" + _LIMITED.format(name=self.name) + textwrap.indent("\n".join(lines), "  ") + "\n"
 
     def hub_yaml(self, *, secret: bool = True) -> str:
         """Renders the hub's objects; without `secret`, a comment with the command that creates the Secret replaces the document."""

@@ -15,7 +15,7 @@ from aiohttp import hdrs, web
 from attrs import define, evolve, frozen
 from cryptography import x509
 
-from kubeocean.dashboard import access, server, serving
+from kubeocean.dashboard import access, live, server, serving
 from kubeocean.model import keys
 from vkubelet.api.objects import PODS, Key, Pod, get_condition
 from vkubelet.client.connection import Connection
@@ -170,9 +170,16 @@ async def _passed(request: web.Request, answer: aiohttp.ClientResponse) -> web.S
     response = web.StreamResponse(status=answer.status, headers=headers)
     await response.prepare(request)
     try:
-        async for chunk in answer.content.iter_any():
+        while not live.has_left(request):
+            try:
+                async with asyncio.timeout(live.CHECKED):
+                    chunk = await answer.content.readany()
+            except TimeoutError:
+                continue
+            if not chunk:
+                await response.write_eof()
+                break
             await response.write(chunk)
-        await response.write_eof()
     except ConnectionError:
         # The browser has left.
         log.debug("page left")

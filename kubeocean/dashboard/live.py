@@ -13,7 +13,9 @@ from kubeocean.dashboard.observer import View
 
 MOST_STREAMS, MOST_OF_A_READER = 64, 16
 SILENCE = 15.0
-"""Seconds after which a comment is sent, so that a closed connection is noticed."""
+"""Seconds after which a comment is sent, so that a connection that broke without being closed is noticed."""
+CHECKED = 1.0
+"""Seconds after which the stream of a browser that has left no longer counts: a reader opens many pages one after the other."""
 _HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
 
 
@@ -31,7 +33,7 @@ class LiveUpdates:
         self._open[view] += 1
         try:
             await response.prepare(request)
-            await _send(response, view)
+            await _send(request, response, view)
         except ConnectionError:
             # The browser has left.
             pass
@@ -41,12 +43,23 @@ class LiveUpdates:
         return response
 
 
-async def _send(response: web.StreamResponse, view: View) -> None:
-    version = view.version
-    while True:
+def has_left(request: web.Request) -> bool:
+    """Checks whether the browser closed the connection."""
+    return request.transport is None or request.transport.is_closing()
+
+
+async def _send(request: web.Request, response: web.StreamResponse, view: View) -> None:
+    version, silent = view.version, 0.0
+    while not has_left(request):
         try:
-            async with asyncio.timeout(SILENCE):
+            async with asyncio.timeout(CHECKED):
                 version = await view.after(version)
-            await response.write(f"event: change\ndata: {version}\n\n".encode())
         except TimeoutError:
-            await response.write(b": open\n\n")
+            silent += CHECKED
+            if silent < SILENCE:
+                continue
+            text = b": open\n\n"
+        else:
+            text = f"event: change\ndata: {version}\n\n".encode()
+        silent = 0.0
+        await response.write(text)

@@ -92,6 +92,25 @@ def closed_since(description: NodeDescription | None, record: LeaseRecord | None
     return next(map(parse_rfc3339, times), None)
 
 
+def lease_event(before: NodeDescription | None, decision: Decision) -> tuple[str, str] | None:
+    """Returns reason and message of the event about a node whose lease a window or a policy changed; None without such a change.
+
+    Amounts change with every pod of the worker and are no event.
+    """
+    if before is None or decision.deciding is None:
+        return None
+    policy, earlier = decision.deciding.name, keys.deciding_policy(before.annotations)
+    was_closed = any(taint.key == keys.TAINT_CLOSED for taint in before.taints)
+    if decision.effect:
+        text = f"no time window of policy {policy} is open, so the node takes no new pods; `kubeocean plan` shows when one opens"
+        return None if was_closed else ("LeaseClosed", text)
+    if was_closed:
+        return "LeaseOpened", f"policy {policy} leases the node again"
+    if earlier not in ("", policy):
+        return "LeaseChanged", f"policy {policy} leases the node instead of policy {earlier}"
+    return None
+
+
 def _compared(description: NodeDescription) -> tuple[object, ...]:
     annotations = {key: value for key, value in description.annotations.items() if key != keys.LAST_SYNC_TIME}
     taints = {(taint.key, taint.effect, taint.value) for taint in description.taints}

@@ -16,7 +16,7 @@ from kubeocean.leasing.reclaim_plan import ReclaimPlan
 from kubeocean.leasing.record import LeaseRecord
 from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding
-from kubeocean.nodes.describe import closed_since, describe, eligible, lease_record, stamped
+from kubeocean.nodes.describe import closed_since, describe, eligible, lease_event, lease_record, stamped
 from kubeocean.nodes.legacy_nodes import adopt
 from kubeocean.nodes.reclaim import Reclaimer
 from kubeocean.nodes.reclaim_orders import ReclaimPlanner
@@ -25,9 +25,10 @@ from kubeocean.policies.reconciler import PolicyLabel, ResourceLeasingPolicyReco
 from kubeocean.policies.status import Amounts, PolicyAmounts
 from kubeocean.scope import WorkerScope
 from kubeocean.worker.cluster import holds_lease
-from vkubelet.api.objects import Key, Node, Pod
+from vkubelet.api.objects import NODES, Key, Node, Pod
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change
+from vkubelet.control.recorder import ObjectReference
 from vkubelet.control.workqueue import Priority
 from vkubelet.errors import Unavailable
 from vkubelet.logformat import bind
@@ -176,6 +177,8 @@ class PhysicalNodeReconciler:
         description = describe(node, decision, binding=binding, prometheus_url=_prometheus_url(live), port=port)
         description = stamped(_with_record(description, plan), seen.last, now=now)
         self._scope.virtual.declare(description, physical_name=seen.name, physical_uid=node.metadata.uid)
+        if live is not None and (event := lease_event(seen.last, decision)) is not None:
+            self._scope.host.events.event(ObjectReference.of(NODES, live), *event)
         self._count_amounts(seen.name, decision)
         self._withdrawal.remove(seen.name)
         self._reclaimer.order(seen.virtual, plan.orders if plan is not None else ())

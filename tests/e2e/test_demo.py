@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,6 +36,17 @@ def demonstrate(directory: Path, *, as_: Sequence[str] = ()) -> tuple[str, float
     text = "".join(lines)
     assert demo.returncode == 0, text
     return text, longest
+
+
+def dashboard_of(text: str) -> str:
+    (address,) = [line.rpartition(" ")[2] for line in text.splitlines() if line.startswith("Dashboard, ")]
+    return address
+
+
+def fetch(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=30) as page:
+        text: str = page.read().decode()
+    return text
 
 
 def traces_of(directory: Path) -> list[str]:
@@ -67,9 +79,12 @@ def test_demo_ends_with_live_logs_runs_again_quickly_and_goes_without_a_trace(tm
         assert text.count("hello from hello-") >= 5
         assert "a shell in\nhello-" in text
         assert text.partition("$ kubeocean status")[2].splitlines()[2].split()[:3] == ["demo", "Ready", "1/1"]
+        address = dashboard_of(text)
+        assert "vnode-demo-node-1" in fetch(address)
         began = time.monotonic()
-        demonstrate(directory)
+        text, _ = demonstrate(directory)
         assert time.monotonic() - began < max(SECOND_RUN, first)
+        assert dashboard_of(text) != address and "vnode-demo-node-1" in fetch(dashboard_of(text))
         made = {line.split()[0] for line in (directory / "state.json").read_text().split('"') if line.startswith("vk")}
         assert made & links(), "the state names the links that were made"
     finally:
@@ -102,6 +117,7 @@ def test_demo_without_root_rights_says_so_and_shows_the_same_on_a_simulated_node
         assert node.split()[1] == "Ready"
         assert text.count("hello from hello-") >= 5
         assert "a shell in\nhello-" in text
+        assert "vnode-demo-simulated" in fetch(dashboard_of(text))
         assert not [entry for entry in json.loads((directory / "state.json").read_text())["made"] if entry["kind"] == "link"]
         assert "joined; to list them" in join(directory, 1)
         recorded = (directory / "state.json").read_text()

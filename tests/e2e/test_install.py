@@ -206,6 +206,17 @@ async def test_pods_run_and_are_reached_through_our_process(plant: Plant, talkin
     assert physical["spec"]["nodeName"] == plant.real[0].name
 
 
+async def test_lines_of_one_pod_are_found_in_the_log_of_its_process(plant: Plant, talking: tuple[str, str]) -> None:
+    body = pod("large", talking[0], node=plant.vnodes[0])
+    body["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1000"}}
+    await apply(plant.hub, body)
+    await plant.hub.kubectl("wait", "pod/large", "-n", talking[0], "--for=jsonpath={.status.phase}=Failed", KUBECTL_TIMEOUT)
+    log = block("operate/monitor.md", 1)
+    lines = (await plant.shell.run(log, {"BINDING": BINDING, "team/web-0": f"{talking[0]}/large"})).splitlines()
+    assert lines and {json.loads(line)["pod"] for line in lines} == {f"{talking[0]}/large"}
+    await plant.hub.kubectl("delete", "pod", "large", "-n", talking[0], KUBECTL_TIMEOUT)
+
+
 async def test_the_process_of_a_binding_may_not_write_what_is_not_its_own(plant: Plant, talking: tuple[str, str]) -> None:
     identity = f"--as=system:serviceaccount:{SYSTEM}:{SYNCER}"
     (manager, _) = await plant.our_pods("kubeocean-manager")
@@ -387,12 +398,14 @@ async def test_the_readme_leads_to_a_pod_on_a_leased_node_and_back(plant: Plant)
     await plant.shell.run(readme.lines(1, 2))
     out = await plant.shell.run(readme.lines(3), typed=YES)
     assert "ClusterBinding" in out and "Ready" in out
-    await plant.shell.run(readme.lines(4, 5))
+    await plant.shell.run(readme.lines(4))
+    assert "vnode-demo-" in await plant.shell.run(readme.lines(5, 6, 7))
+    print(f"from the README to a running pod on a leased node: {time.monotonic() - began:.0f} s")
+    await plant.hub.kubectl("delete", "deployment", "hello", "--wait=false")
     await eventually(plant.all_ready, "all virtual nodes are Ready", seconds=LONG, every=0.5)
     namespace = await plant.hub.namespace("readme")
     await apply(plant.hub, *on_virtual_nodes(namespace))
     await plant.hub.kubectl("wait", "--for=condition=Available", "deployment/hello", "-n", namespace, KUBECTL_TIMEOUT)
-    print(f"from the README to a running pod on a leased node: {time.monotonic() - began:.0f} s")
 
     async def greets() -> bool:
         return "hello from hello-" in await plant.hub.kubectl("logs", "deploy/hello", "-n", namespace)

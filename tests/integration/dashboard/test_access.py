@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+
 import aiohttp
 
+from kubeocean.dashboard.live import MOST_OF_A_READER, SILENCE
 from tests.integration.dashboard.clusters import HOSTILE, READER, standing
+from tests.support.program import eventually
 
 
 async def test_nothing_is_shown_without_the_token_or_under_another_name() -> None:
@@ -99,3 +103,21 @@ async def test_a_failed_reading_leaves_the_last_one_with_its_age() -> None:
         await stand.clock.advance(10)
         async with session.get(stand.address + "/nodes") as answer:
             assert "Reading failed" not in await answer.text()
+
+
+async def test_pages_that_were_left_count_no_longer_than_seconds() -> None:
+    async with standing() as stand, aiohttp.ClientSession() as session:
+
+        async def status() -> int:
+            async with session.get(f"{stand.address}/events") as answer:
+                return answer.status
+
+        async with AsyncExitStack() as opened:
+            for _ in range(MOST_OF_A_READER):
+                await opened.enter_async_context(session.get(f"{stand.address}/events"))
+            assert await status() == 503
+
+        async def accepted() -> bool:
+            return await status() == 200
+
+        await eventually(accepted, "a page gets events", seconds=SILENCE / 2)

@@ -82,6 +82,7 @@ def test_packages_of_charts_are_reproducible_and_have_the_version_of_the_project
 def test_the_changelog_has_the_fragments_above_the_earlier_versions(tmp_path: Path) -> None:
     (tmp_path / "worker-guards.md").write_text("A column.\n")
     (tmp_path / "bind.md").write_text("# The title\n\n- one\n")
+    (tmp_path / "README.md").write_text("# Release notes\n\nThe list of the fragments.\n")
     made = RELEASE["changelog"]("0.2.0", "2026-01-05", tmp_path.iterdir(), "# Changelog\n\n## 0.1.0 (2026-01-01)\n\n### Old\n")
     sections = [
         "# Changelog",
@@ -110,7 +111,7 @@ def test_the_plugin_of_krew_runs_the_command_and_has_the_checksum_of_its_archive
         opened.extractall(tmp_path / "bin", filter="data")
     plugin = tmp_path / "bin" / platform["bin"]
     absent = subprocess.run([plugin, "status"], env={"PATH": "/nowhere"}, capture_output=True, text=True, check=False)
-    assert absent.returncode == 127 and "pip install vkubelet" in absent.stderr
+    assert absent.returncode == 127 and "install the wheel of the same release" in absent.stderr
     command = tmp_path / "bin" / "kubeocean"
     command.write_text('#!/bin/sh\necho "called with $*"\n')
     command.chmod(0o755)

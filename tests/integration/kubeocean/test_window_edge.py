@@ -7,7 +7,7 @@ and one that opens again. What is done meanwhile is looked at by the same test.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -192,15 +192,20 @@ async def test_everything_that_happens_at_an_edge_happens_within_a_second_of_it(
     assert 0 <= after["free"] < GRACE and 0 <= after["excess"] < GRACE, after
     assert GRACE - 1 <= after["guarded"] < GRACE + 10, "the budget holds until the deadline, and no longer"
     for name in ("tolerant", "stays"):
-        assert (await stage.running(name))["metadata"].get("deletionTimestamp") is None, name
-        assert asked(pods, name) is None
+        assert (await stage.running(name))["metadata"].get("deletionTimestamp") is asked(pods, name) is None, name
     # The new policy does not force; the one that ended did.
     assert CLOSED not in taints((await stage.home.get("nodes", vnodes[HANDS_OVER])) or {"spec": {}})
     evicted = [call for call in at.audit.writes() if call.what == "pods/eviction" and call.namespace == stage.namespace]
     assert {call.name for call in evicted} == {"free", "excess", "guarded"}
     assert {call.code for call in evicted if call.name == "guarded"} == {429}
+    await holds(lambda: _is_in_the_descriptions(hub, vnodes))
     assert "has ended" in (await stage.event("free", "Reclaiming"))["message"]
     await delete(hub, "pods,pdb", "--all", "-n", stage.namespace, "--wait=false")
+
+
+async def _is_in_the_descriptions(hub: ControlPlane, vnodes: Sequence[str]) -> None:
+    for number, reason in ((CLOSES, "LeaseClosed"), (HANDS_OVER, "LeaseChanged"), (OPENS, "LeaseOpened")):
+        assert reason in (await hub.kubectl("describe", "node", vnodes[number])).partition("Events:")[2], reason
 
 
 async def own_write(stage: Stage, edge: datetime) -> float:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -88,3 +89,16 @@ def test_the_image_runs_as_a_number_and_its_base_is_a_name() -> None:
     (base,) = [line.partition("=")[2] for line in lines if line.startswith("ARG BASE=")]
     assert "/" not in base
     assert all(line.split()[1] == "${BASE}" for line in lines if line.startswith("FROM "))
+
+
+def test_addresses_of_the_project_are_all_set_or_none_is() -> None:
+    """The repository has no public address yet; an invented one would lead people to a stranger. CONTRIBUTING.md lists what to set."""
+    project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]
+    charts = [decode_yaml((DEPLOY / "charts" / chart / "Chart.yaml").read_text()) for chart in CHARTS]
+    krew = runpy.run_path(str(DEPLOY / "dev" / "release.py"))["krew_manifest"]("0", "https://files.example/plugin.tar.gz", "")
+    places = [
+        project.get("urls"),
+        *(chart.get(key) for chart in charts for key in ("home", "sources")),
+        decode_yaml(krew)["spec"].get("homepage"),
+    ]
+    assert all(places) or not any(places)

@@ -68,6 +68,19 @@ def test_what_is_shown_is_what_is_applied_with_a_reason_at_every_right() -> None
     assert HIDDEN in plan.hub_yaml()
 
 
+def test_admission_policies_are_shown_by_what_they_require_and_everything_else_in_full() -> None:
+    plan = Plan.of(BindFlags(name="demo", create_namespaces=True, kinds=read_extra_kinds(SAMPLES / "logconfigs.yaml")))
+    yaml_text, _, limits = plan.worker_shown().partition("\nAdmission policies ")
+    policies = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    everything = [*plan.identity.objects, *plan.identity.guards]
+    assert list(decode_yaml_documents(yaml_text)) == [body for body in everything if body["kind"] not in policies]
+    for body in everything:
+        if body["kind"] == "ValidatingAdmissionPolicy":
+            assert f"  {body['metadata']['name']}: " in limits and all(each["message"] in limits for each in body["spec"]["validations"])
+    assert "expression" not in limits and len(plan.worker_shown().splitlines()) < len(plan.worker_yaml().splitlines()) / 2
+    assert "`kubeocean bind demo --print worker`" in limits
+
+
 def test_rights_at_home_are_told_one_by_one() -> None:
     told = Plan.of(BindFlags(name="demo")).syncer_rights()
     assert "get, list, watch, patch: configmaps, secrets. Reads the objects that pods refer to" in told

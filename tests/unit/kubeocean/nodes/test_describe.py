@@ -6,7 +6,7 @@ import pytest
 from attrs import evolve
 
 from kubeocean.leasing.policy import Decision
-from kubeocean.nodes.describe import describe, eligible, stamped
+from kubeocean.nodes.describe import describe, eligible, lease_event, stamped
 from tests.unit.kubeocean.builders import at, binding, limit, node, policy
 from vkubelet.api.names import is_label_value
 from vkubelet.api.quantity import parse_resources
@@ -166,3 +166,27 @@ def test_labels_that_only_the_owner_of_a_cluster_gives_stay_in_the_worker() -> N
     described = describe(node(labels={**reserved, "feature.node.kubernetes.io/pci": "x", "gpu": "a10"}), OPEN, binding=binding())
     assert not reserved.keys() & described.labels.keys()
     assert described.labels.items() >= {"feature.node.kubernetes.io/pci": "x", "gpu": "a10"}.items()
+
+
+CLOSED = evolve(OPEN, open=False, effect="NoSchedule")
+DAY = evolve(OPEN, deciding=policy("day"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (OPEN, CLOSED, ("LeaseClosed", "no time window of policy night is open")),
+        (CLOSED, OPEN, ("LeaseOpened", "policy night leases the node again")),
+        (CLOSED, DAY, ("LeaseOpened", "policy day leases")),
+        (OPEN, DAY, ("LeaseChanged", "policy day leases the node instead of policy night")),
+        (OPEN, evolve(OPEN, amounts=parse_resources({"cpu": "1"})), None),
+        (CLOSED, evolve(CLOSED, effect="NoExecute"), None),
+        (None, CLOSED, None),
+    ],
+)
+def test_a_window_or_policy_that_changes_the_lease_is_an_event(
+    before: Decision | None, after: Decision, expected: tuple[str, str] | None
+) -> None:
+    found = lease_event(describe(node(), before, binding=binding()) if before else None, after)
+    assert (found and found[0]) == (expected and expected[0])
+    assert expected is None or (found and expected[1] in found[1])
