@@ -56,10 +56,15 @@ class Scene(MergingApi):
         registry = Registry(hub, with_members=True)
         profiles = Profiles(hub, registry, lambda name: {}, namespace="n", threshold=60.0)
 
+        async def follow() -> None:
+            while True:
+                await registry.watching.next_break()
+
         async def serve() -> None:
             async with asyncio.TaskGroup() as group:
                 start(group, [*registry.informers, *profiles.informers])
                 group.create_task(profiles.run())
+                group.create_task(follow())
 
         async with asyncio.TaskGroup() as group:
             task = group.create_task(serve())
