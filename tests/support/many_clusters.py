@@ -1,0 +1,116 @@
+"""Many clusters on one `fleet hub`, played by the `kubernetes` package: each joins, renews its Lease, and sends heartbeats as a member.
+
+Invariant: nothing of the product decides what a cluster sends; each sends it once in its period, and a share of all of them each second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from attrs import define, field
+
+from tests.integration.fleet.player import ACCEPTED, CLUSTERS, MEMBERS, conditions, internal, lease, managed, rfc3339
+from tests.support.load import Load, Request
+from tests.support.program import Program, eventually
+from vkubelet.testing.cluster import ControlPlane
+
+PERIOD = 60
+"""Seconds between two renewals, and between two heartbeats, of each cluster."""
+MERGE = "application/merge-patch+json"
+_AVAILABLE = {"type": "ManagedClusterConditionAvailable", "status": "True", "reason": "ManagedClusterAvailable", "message": ""}
+_SYNCED = ("True", "ManagedClusterClockSynced")
+
+Body = dict[str, Any]
+
+
+@define
+class ManyClusters:
+    """The clusters `NAME-0` … of a hub; `program` is its process."""
+
+    plane: ControlPlane
+    program: Program
+    count: int
+    name: str = "many"
+    names: Sequence[str] = field(init=False)
+    load: Load = field(init=False)
+    _turn: int = field(init=False, default=0)
+
+    def __attrs_post_init__(self) -> None:
+        self.names = [f"{self.name}-{number}" for number in range(self.count)]
+        self.load = Load(self.plane.kubeconfig)
+
+    async def join(self, *, seconds: float) -> float:
+        """Lets all of them join; the seconds until each is accepted, mirrored and available, and has a clock and no taint. Each of these
+        steps may take `seconds`."""
+        began = time.monotonic()
+        await self.load.send(Request("POST", CLUSTERS, _record(name)) for name in self.names)
+        await self._all(CLUSTERS, lambda body: conditions(body).get("HubAcceptedManagedCluster") == ACCEPTED, "accepted", seconds)
+        await self._all(MEMBERS, lambda body: conditions(body).get("ReadyToJoin", ("",))[0] == "True", "mirrored", seconds)
+        await self.load.send(map(_renewal, self.names))
+        records = {each["metadata"]["name"]: each for each in (await self.load.get(CLUSTERS))["items"]}
+        await self.load.send(_report(name, records[name]) for name in self.names)
+        await self._all(CLUSTERS, _is_settled, "available, with a clock and without a taint", seconds)
+        return time.monotonic() - began
+
+    async def live(self, seconds: float, *, heartbeats: bool = False) -> int:
+        """Renews every Lease once in a period, and sends heartbeats likewise; how many of these were sent."""
+        ends, sent = time.monotonic() + seconds, 0
+        while time.monotonic() < ends:
+            due = time.monotonic() + 1.0
+            share = self.names[self._turn % PERIOD :: PERIOD]
+            self._turn += 1
+            await self.load.send(map(_renewal, share))
+            if heartbeats:
+                await self.load.send(map(_heartbeat, share))
+                sent += len(share)
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+        return sent
+
+    async def unavailable(self) -> list[str]:
+        """Those that are not available any more, although each has renewed its Lease."""
+        listed = (await self.load.get(CLUSTERS))["items"]
+        return [each["metadata"]["name"] for each in listed if conditions(each).get(_AVAILABLE["type"], ("",))[0] != "True"]
+
+    async def _all(self, path: str, holds: Callable[[Body], bool], what: str, seconds: float) -> None:
+        async def check() -> bool:
+            listed = (await self.load.get(path))["items"]
+            return len(listed) == len(self.names) and all(map(holds, listed))
+
+        await eventually(check, f"all are {what}\n{self.program.tail()}", seconds=seconds, every=2.0)
+
+
+def _is_settled(body: Body) -> bool:
+    return not body["spec"].get("taints") and conditions(body).get("ManagedClusterConditionClockSynced") == _SYNCED
+
+
+def _record(name: str) -> Body:
+    body = managed(name)
+    body["spec"]["leaseDurationSeconds"] = PERIOD
+    return body
+
+
+def _renewal(name: str) -> Request:
+    return Request("PATCH", lease(name), {"spec": {"renewTime": rfc3339(datetime.now(UTC)), "holderIdentity": name}}, MERGE)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _report(name: str, found: Body) -> Request:
+    """What the agent of a cluster reports, beside what the hub has; the hub may have reported meanwhile that it is not available."""
+    others = [each for each in (found.get("status") or {}).get("conditions") or () if each["type"] != _AVAILABLE["type"]]
+    available = {**_AVAILABLE, "lastTransitionTime": _now()}
+    return Request("PATCH", f"{CLUSTERS}/{name}/status", {"status": {"conditions": [*others, available]}}, MERGE)
+
+
+def _heartbeat(name: str) -> Request:
+    """What the agent of a member reports once in each period."""
+    common = {"status": "True", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    own = [{"type": each, "reason": f"InternalMemberCluster{each}", **common} for each in ("Joined", "Healthy")]
+    agents = [{"type": "MemberAgent", "conditions": own, "lastReceivedHeartbeat": _now()}]
+    return Request("PATCH", f"{internal(name)}/status", {"status": {"agentStatus": agents}}, MERGE)
