@@ -31,8 +31,8 @@ class HubSettings:
     profile_namespace: str = "fleet-system"
     """Namespace of the ClusterProfiles of MemberClusters."""
     heartbeat_threshold: float = 60.0
-    """Age of the heartbeat of a member from which on its ClusterProfile reports MemberAgentHeartbeatLost. One that is not less than the
-    period of the heartbeats lets them be late by their jitter and 5 s."""
+    """Age of the heartbeat of a member from which on its ClusterProfile reports MemberAgentHeartbeatLost; at least the member's own
+    heartbeat period with its jitter, and 5 s."""
     force_leave_after: float = 900.0
     """Delay after which a MemberCluster is removed although its agent has not acknowledged that it leaves."""
     administrators: Sequence[str] = ()

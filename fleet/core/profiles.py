@@ -132,9 +132,9 @@ def member_health(member: clusters.MemberCluster, *, heartbeat: datetime | None,
 
 
 def oldest_heartbeat(threshold: float, period: int) -> float:
-    """Returns the age from which on a heartbeat counts as missed: the threshold, and where that is a period or more, not less than a
-    heartbeat may take that is late by its jitter and on its way; otherwise healthy members would be unhealthy again and again."""
-    return max(threshold, period * (1 + HEARTBEAT_JITTER) + _ON_ITS_WAY) if threshold >= period else threshold
+    """Returns the age from which on a heartbeat counts as missed: the threshold, but not less than a heartbeat may take that is late by
+    its jitter and on its way; otherwise healthy members would be unhealthy again and again."""
+    return max(threshold, period * (1 + HEARTBEAT_JITTER) + _ON_ITS_WAY)
 
 
 def is_published(member: clusters.MemberCluster) -> bool:

@@ -129,7 +129,10 @@ async def test_f_172_a_bound_namespace_has_a_profile_of_each_cluster_of_the_set(
 
 
 async def test_f_171_f_177_a_member_has_a_profile_that_follows_its_heartbeat(prepared: ControlPlane, admin: Caller) -> None:
-    await admin.create(MEMBERS, member("s3"))
+    body = member("s3")
+    # The threshold is at least the member's own period.
+    body["spec"]["heartbeatPeriodSeconds"] = 1
+    await admin.create(MEMBERS, body)
     agent = await agent_of(prepared, "s3")
     assert await admin.get(profile("default", "s3")) is None
     properties = {"k8s.io/k8s-version": {"value": "v1.34.4", "observationTime": "2026-01-01T00:00:00Z"}}
