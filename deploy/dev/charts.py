@@ -140,7 +140,7 @@ def _guards_of_tenants() -> tuple[list[Json], list[Json]]:
 
 def fleet_manifests() -> dict[Path, str]:
     """Returns the definitions and admission policies of a fleet, as the package has them."""
-    made = {FLEET_HUB / "files" / f"{name}.yaml": (FLEET / f"{name}.yaml").read_text() for name in ("admissionpolicies", "guardrails")}
+    made = {FLEET_HUB / "files" / "admissionpolicies.yaml": (FLEET / "admissionpolicies.yaml").read_text()}
     for each in DEFINED:
         chart = FLEET_AGENT if each == CLUSTERCLAIMS else FLEET_HUB
         made[chart / "files" / "crds" / f"{each.plural}.yaml"] = (FLEET / f"{each.plural}.yaml").read_text()

@@ -1,6 +1,7 @@
 """Guard rails: keeps the admission policy by which only administrators write namespaces and definitions of the fleet.
 
-Invariant: without administrators in the settings no policy of this process exists; one that another client installed is left as it is.
+Invariant: without administrators in the settings no policy of this process exists; one that another client installed is left as it is. The
+policy is deleted with the role of this process, so that it does not outlive the fleet.
 """
 
 import logging
@@ -11,8 +12,9 @@ from fleet.api import keys
 from fleet.api.resources import guard_rails
 from fleet.clusters.hub import Hub
 from vkubelet.api.codec import decode_yaml_documents
-from vkubelet.api.objects import ADMISSIONPOLICIES, ADMISSIONPOLICYBINDINGS, Key, Resource, Unknown
+from vkubelet.api.objects import ADMISSIONPOLICIES, ADMISSIONPOLICYBINDINGS, CLUSTERROLES, Json, Key, Resource, Unknown
 from vkubelet.api.rbac import labelled
+from vkubelet.client.rest import Selection
 from vkubelet.control.informer import Informer
 from vkubelet.errors import NotFound
 
@@ -44,10 +46,17 @@ class GuardRails:
             return
         review = await self._hub.client.create(_REVIEWS, {})
         # The process itself creates and deletes namespaces of members.
-        own = str(review.body["status"]["userInfo"]["username"])
+        own, owners = str(review.body["status"]["userInfo"]["username"]), await self._owners()
         for body in decode_yaml_documents(guard_rails([*self._administrators, own])):
+            body["metadata"]["ownerReferences"] = owners
             await self._hub.client.apply(_RESOURCES[body["kind"]], labelled(body, {_MANAGED_BY: keys.HUB}))
         log.info("namespaces and definitions of the fleet are written by administrators alone")
+
+    async def _owners(self) -> list[Json]:
+        """Returns the reference to the role of this process; none where it has its rights by another one. Raises ApiError."""
+        found = (await self._hub.client.list(CLUSTERROLES, Selection(fields=f"metadata.name={keys.HUB}"))).items
+        head = {"apiVersion": CLUSTERROLES.api_version, "kind": CLUSTERROLES.kind}
+        return [{**head, "name": each.metadata.name, "uid": each.metadata.uid} for each in found]
 
     async def _remove(self, name: str) -> None:
         for resource in _RESOURCES.values():

@@ -15,7 +15,7 @@ import yaml
 
 from fleet.agent.rights import agent_objects
 from fleet.agent.settings import AgentSettings, read_agent_settings
-from fleet.api.resources import CLUSTERCLAIMS, DEFINED, admission_policies, definition, guard_rails
+from fleet.api.resources import CLUSTERCLAIMS, DEFINED, admission_policies, definition
 from fleet.core import rights
 from fleet.ocm import acceptance
 from fleet.settings import read_hub_settings
@@ -106,15 +106,14 @@ def policies(bodies: list[Body]) -> dict[tuple[str, str], Body]:
     return {(each["kind"], each["metadata"]["name"]): each["spec"] for each in bodies if each["kind"].startswith("Validating")}
 
 
-def test_f_64_admission_policies_are_those_of_the_code_and_guard_rails_a_value(helm: str) -> None:
+def test_f_64_admission_policies_are_those_of_the_code_and_guard_rails_a_setting(helm: str) -> None:
     wanted = [each for each in decode_yaml_documents(admission_policies()) if each]
     assert policies(rendered(helm, FLEET_HUB)) == policies(wanted) and len(policies(wanted)) == len(wanted)
     assert policies(rendered(helm, FLEET_HUB, {"admissionPolicy": {"enabled": False}})) == {}
     values = EVERYTHING[FLEET_HUB]
     text = admission_policies(values["admissionPolicy"]["labelPrefixes"])
-    rails = guard_rails(["system:serviceaccount:fleet-system:fleet-hub", *values["guardRails"]["administrators"]])
-    both = [each for each in decode_yaml_documents(f"{text}\n---\n{rails}") if each]
-    assert policies(rendered(helm, FLEET_HUB, values)) == policies(both)
+    assert policies(rendered(helm, FLEET_HUB, values)) == policies(decode_yaml_documents(text))
+    assert [*read_hub_settings(settings_of(helm, FLEET_HUB, values)).hub.administrators] == values["guardRails"]["administrators"]
 
 
 def test_definitions_are_those_of_the_package_and_remain(helm: str) -> None:

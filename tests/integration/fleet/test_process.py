@@ -20,6 +20,7 @@ from tests.integration.fleet.player import (
     CLUSTERS,
     CSRS,
     MEMBERS,
+    RBAC,
     Body,
     Caller,
     accept,
@@ -145,6 +146,9 @@ async def test_f_64_administrators_are_a_setting(prepared: ControlPlane, admin: 
     try:
         with serving(prepared, tmp_path, {"administrators": ["bare-admin"], "profile_namespace": "default"}):
             await eventually(partial(answer, 403), "the policy is enforced")
+            policy = await admin.call("GET", f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{keys.GUARD_RAILS}")
+            role = await admin.call("GET", f"{RBAC}/clusterroles/{keys.HUB}")
+            assert [each["uid"] for each in policy["metadata"]["ownerReferences"]] == [role["metadata"]["uid"]]
             await admin.create(MEMBERS, member("p9"))
             await reaches(admin, f"{MEMBERS}/p9", "ReadyToJoin", ("True", "MemberClusterReadyToJoin"))
         with serving(prepared, tmp_path, {"profile_namespace": "default"}):

@@ -48,6 +48,7 @@ hub:
   profile_namespace: {{ .Values.profileNamespace | default .Values.namespace.name }}
   heartbeat_threshold: {{ .Values.heartbeatThreshold }}
   force_leave_after: {{ .Values.forceLeaveAfter }}
+  administrators: {{ toJson .Values.guardRails.administrators }}
 log:
   level: {{ .Values.logLevel }}
 {{- end }}

@@ -34,8 +34,17 @@ async def test_f_64_the_policy_names_the_administrators_and_the_process_itself()
     await GuardRails(hub_of(api.client()), ["me"]).reconcile(NAME)
     assert sorted(api.objects) == PATHS
     policy = api.objects[PATHS[0]]
+    assert policy["metadata"]["ownerReferences"] == []
     assert policy["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "fleet-hub"}
     assert policy["spec"]["variables"][0]["expression"] == "['me', 'fleet-hub']"
+
+
+async def test_f_64_the_policy_is_deleted_with_the_role_of_the_process() -> None:
+    api = GuardedApi()
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "name": "fleet-hub", "uid": "r1"}
+    api.put("/apis/rbac.authorization.k8s.io/v1/clusterroles/fleet-hub", {"metadata": {"name": "fleet-hub", "uid": "r1"}})
+    await GuardRails(hub_of(api.client()), ["me"]).reconcile(NAME)
+    assert [api.objects[path]["metadata"]["ownerReferences"] for path in PATHS] == [[role], [role]]
 
 
 async def test_f_64_without_administrators_only_a_policy_of_the_process_is_removed() -> None:
