@@ -234,6 +234,14 @@ class MemberState:
             namespaces=status.strings("namespaces"),
         )
 
+    @property
+    def without_times(self) -> tuple[object, ...]:
+        """What is reported, without the times of heartbeats and observations."""
+        agents = [(each.type, each.conditions) for each in self.agents]
+        values = {name: each.value for name, each in self.properties.items()}
+        amounts = (self.usage.capacity, self.usage.allocatable, self.usage.available)
+        return agents, self.conditions, values, amounts, self.namespaces
+
     def agent(self, type_: str = keys.MEMBER_AGENT) -> AgentStatus | None:
         """Returns what the agent of this type reported."""
         return next((each for each in self.agents if each.type == type_), None)

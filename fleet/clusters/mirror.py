@@ -72,7 +72,7 @@ class Mirror:
         self._contested: set[str] = set()
         self.informers: list[Informer[Unknown]] = []
         self.controller = hub.controller("mirrors", self.reconcile)
-        registry.on_change(self.controller.add, heartbeats=False)
+        registry.on_change(self.controller.add, status=False)
 
     async def run(self) -> None:
         """Runs until cancelled."""

@@ -5,6 +5,7 @@ Invariant: a profile of another manager is never changed; the profile of a membe
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -40,6 +41,7 @@ PUBLISHED: Final = "ClusterProfilePublished"
 FOREIGN: Final = "ForeignProfile"
 IN_PLACE: Final = "Published"
 _BY_NAME = "name"
+_CHECKED_EVERY = 1.0
 
 Bound = Callable[[str], Mapping[str, str]]
 """Returns the namespaces that have a binding to a set of a cluster, each with that set."""
@@ -56,6 +58,8 @@ class Profiles:
         self._threshold = threshold
         self._beats: dict[str, tuple[datetime | None, datetime | None]] = {}
         """The last heartbeat of each member as written, and on the hub's clock."""
+        self._lost: set[str] = set()
+        """Members whose last heartbeat was too old."""
         store: Store[Unknown] = Store(indexes={_BY_NAME: lambda obj: (obj.metadata.name,)})
         self._profiles = Records(hub, CLUSTERPROFILES, store=store)
         self.informers = [self._profiles.informer]
@@ -63,6 +67,7 @@ class Profiles:
         self._kept = KeptObjects(hub.client, self.informers)
         self.controller = hub.controller("profiles", self.reconcile)
         registry.on_change(self._record_changed)
+        registry.on_heartbeat(self._heartbeat)
         self._kept.on_change(lambda obj: self.controller.add(obj.metadata.name))
 
     async def run(self) -> None:
@@ -70,6 +75,7 @@ class Profiles:
         await synced([*self.informers, *self._registry.cluster_informers])
         async with asyncio.TaskGroup() as group:
             group.create_task(self.controller.run(), name="profiles")
+            group.create_task(self._check_heartbeats(), name="heartbeats")
             await synced(self._registry.informers)
             self.check_all()
 
@@ -78,23 +84,21 @@ class Profiles:
         published = {obj.metadata.name for obj in self._profiles.informer.store}
         self.controller.add_many(sorted(published.union(self._registry.names())))
 
-    async def reconcile(self, name: str) -> float | None:
-        """Publishes one cluster; returns the seconds until its last heartbeat is too old. Raises ApiError."""
+    async def reconcile(self, name: str) -> None:
+        """Publishes one cluster. Raises ApiError."""
         desired = {each.namespace: each for each in self._desired(name)}
         member = self._registry.member_cluster(name)
         if member is not None and not member.deleting and is_published(member):
             await self._hold(name)
         foreign = [namespace for namespace, profile in desired.items() if not await self._publish(profile)]
         if not desired and member is None and self._registry.managed_cluster(name) is None and not await self._is_gone(name):
-            return None
+            return
         for obj in self._profiles.informer.store.by_index(_BY_NAME, name):
             if obj.metadata.namespace not in desired and self._may_delete(obj):
                 await self._kept.delete(CLUSTERPROFILES, obj)
         await self._report(name, foreign)
-        if member is None or not member.deleting:
-            return self._due(name)
-        await self._release(name)
-        return None
+        if member is not None and member.deleting:
+            await self._release(name)
 
     # --- Profiles ------------------------------------------------------------------------------------------------------------------
 
@@ -105,12 +109,16 @@ class Profiles:
         if managed is not None and not managed.deleting:
             found += [managed_profile(managed, namespace, cluster_set=each) for namespace, each in self._bound(name).items()]
         if member is not None and is_published(member):
-            threshold = oldest_heartbeat(self._threshold, member.period)
-            health = member_health(member, heartbeat=self._beat(name), now=self._hub.client.server_now(), threshold=threshold)
+            threshold, (_, heartbeat) = oldest_heartbeat(self._threshold, member.period), self._beats.get(name, (None, None))
+            health = member_health(member, heartbeat=heartbeat, now=self._hub.client.server_now(), threshold=threshold)
             profile = member_profile(member, self._namespace, health=health)
-            undecided = health["reason"] == LOST and self._registry.watching.lasts() < threshold
-            # This process may have been away itself: the profile keeps what it reported last.
-            found.append(evolve(profile, conditions=()) if undecided else profile)
+            if health["reason"] == LOST and self._registry.watching.lasts() < threshold:
+                # This process may have been away itself: the profile keeps what it reported last.
+                profile = evolve(profile, conditions=())
+                self._lost.discard(name)
+            elif health["reason"] == LOST:
+                self._lost.add(name)
+            found.append(profile)
         return found
 
     async def _publish(self, profile: Profile) -> bool:
@@ -173,9 +181,18 @@ class Profiles:
         member = self._registry.member_cluster(name)
         if member is None:
             self._beats.pop(name, None)
+            self._lost.discard(name)
         else:
             self._observe(name, member)
         self.controller.add(name)
+
+    def _heartbeat(self, name: str) -> None:
+        member = self._registry.member_cluster(name)
+        if member is not None:
+            self._observe(name, member)
+        if name in self._lost:
+            self._lost.discard(name)
+            self.controller.add(name)
 
     def _observe(self, name: str, member: MemberCluster) -> None:
         """Notes a heartbeat: one that changes while it is watched counts from that moment, any other from its own time."""
@@ -187,19 +204,21 @@ class Profiles:
         elif written != known[0]:
             self._beats[name] = (written, self._hub.client.server_now())
 
-    def _beat(self, name: str) -> datetime | None:
-        return self._beats.get(name, (None, None))[1]
-
-    def _due(self, name: str) -> float | None:
-        beat, member = self._beat(name), self._registry.member_cluster(name)
-        if beat is None or member is None:
-            return None
-        threshold = oldest_heartbeat(self._threshold, member.period)
-        left = threshold - (self._hub.client.server_now() - beat).total_seconds()
-        if left < 0:
-            # It counts as missing, unless this process has not watched for as long.
-            left = threshold - self._registry.watching.lasts()
-        return left + 1.0 if left >= 0 else None
+    async def _check_heartbeats(self) -> None:
+        """Reconciles each member once whose last heartbeat has become too old while it was watched, until cancelled. A timer for each
+        member would expire as often as heartbeats arrive."""
+        while True:
+            await self._hub.clock.sleep(_CHECKED_EVERY)
+            now, watched = self._hub.client.server_now(), self._registry.watching.lasts()
+            for name, (_, heartbeat) in self._beats.items():
+                # Nearly all are younger than any member's limit.
+                if heartbeat is None or name in self._lost or (now - heartbeat).total_seconds() <= self._threshold:
+                    continue
+                member = self._registry.member_cluster(name)
+                limit = oldest_heartbeat(self._threshold, member.period) if member is not None else math.inf
+                if (now - heartbeat).total_seconds() > limit <= watched:
+                    self._lost.add(name)
+                    self.controller.add(name)
 
 
 def _manager(obj: Unknown) -> str:

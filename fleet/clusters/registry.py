@@ -28,6 +28,7 @@ class Registry:
         self.leases = hub.informer(CLUSTER_LEASES, Selection(labels=keys.CLUSTER_NAME))
         self.watching = Watching(hub.client, self.leases, clock=hub.clock)
         self._listeners: list[tuple[Callable[[str], None], bool]] = []
+        self._heartbeat_listeners: list[Callable[[str], None]] = []
         self._managed: dict[str, ManagedCluster] = {}
         self._members: dict[str, MemberCluster] = {}
         self.managed.informer.on_change(self._managed_changed)
@@ -50,14 +51,18 @@ class Registry:
         """Whether a cluster without a MemberCluster here has none on the hub."""
         return self.members is None or self.members.informer.synced
 
-    def on_change(self, listener: Callable[[str], None], *, heartbeats: bool = True) -> None:
+    def on_change(self, listener: Callable[[str], None], *, status: bool = True) -> None:
         """Registers `listener(name of the cluster)` for each change of a record, and calls it for each cluster that is known.
 
-        Without `heartbeats` it is not called when nothing but the status of a MemberCluster changes, as at every heartbeat.
+        It is not called for a heartbeat alone, and without `status` not when nothing but the status of a MemberCluster changes.
         """
-        self._listeners.append((listener, heartbeats))
+        self._listeners.append((listener, status))
         for name in self.names():
             listener(name)
+
+    def on_heartbeat(self, listener: Callable[[str], None]) -> None:
+        """Registers `listener(name of the cluster)` for each status of a MemberCluster that differs from the one before by times alone."""
+        self._heartbeat_listeners.append(listener)
 
     def names(self) -> list[str]:
         """Returns the names of all clusters, in order."""
@@ -93,15 +98,22 @@ class Registry:
         self._notify(change.key.name)
 
     def _member_changed(self, change: Change[Unknown]) -> None:
+        name, old = change.key.name, self._members.get(change.key.name)
         if change.new is None:
-            self._members.pop(change.key.name, None)
+            self._members.pop(name, None)
+            self._notify(name)
+            return
+        self._members[name] = new = MemberCluster.parse(change.new)
+        status_alone = not change.more_than_status and _is_status_alone(change)
+        if status_alone and old is not None and new.state.without_times == old.state.without_times:
+            for listener in self._heartbeat_listeners:
+                listener(name)
         else:
-            self._members[change.key.name] = MemberCluster.parse(change.new)
-        self._notify(change.key.name, heartbeat=not change.more_than_status and _is_status_alone(change))
+            self._notify(name, status_alone=status_alone)
 
-    def _notify(self, name: str, *, heartbeat: bool = False) -> None:
-        for listener, heartbeats in self._listeners:
-            if heartbeats or not heartbeat:
+    def _notify(self, name: str, *, status_alone: bool = False) -> None:
+        for listener, status in self._listeners:
+            if status or not status_alone:
                 listener(name)
 
 

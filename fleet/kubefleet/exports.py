@@ -35,7 +35,7 @@ class Exports:
         """None that the process has to wait for: the kind is optional."""
         self.controller = hub.controller("exports", self.reconcile)
         self.exports.on_change(self._export_changed)
-        registry.on_change(self.controller.add, heartbeats=False)
+        registry.on_change(self.controller.add, status=False)
 
     async def run(self) -> None:
         """Runs until cancelled."""

@@ -61,7 +61,7 @@ class Members:
         """The watches that are this controller's own."""
         self._kept = KeptObjects(hub.client, [namespaces, *self.informers])
         self.controller = hub.controller("members", self.reconcile)
-        registry.on_change(self.controller.add, heartbeats=False)
+        registry.on_change(self.controller.add, status=False)
         self._kept.on_change(self._kept_changed)
 
     async def run(self) -> None:

@@ -40,7 +40,7 @@ class Acceptor:
         self._kept = KeptObjects(hub.client, [*self.informers, namespaces, registry.leases])
         self._removal = Removal(hub, registry, self._kept, namespace=namespace)
         self.controller = hub.controller("acceptance", self.reconcile)
-        registry.on_change(self.controller.add, heartbeats=False)
+        registry.on_change(self.controller.add, status=False)
         self._kept.on_change(self._kept_changed)
 
     async def run(self) -> None:

@@ -43,7 +43,7 @@ class Approver:
         """The watches that are this controller's own."""
         self.controller = hub.controller("certificate requests", self.reconcile)
         self._requests.on_change(self._changed)
-        registry.on_change(self._cluster_changed, heartbeats=False)
+        registry.on_change(self._cluster_changed, status=False)
 
     async def run(self) -> None:
         """Runs until cancelled."""

@@ -63,6 +63,7 @@ class Health:
         self.controller = hub.controller("health", self.reconcile)
         registry.leases.on_change(self._renewed)
         registry.on_change(self._record_changed)
+        registry.on_heartbeat(self._heartbeat)
         self._addons.informer.on_change(lambda change: self.controller.add(change.key.namespace))
 
     async def watch(self) -> None:
@@ -124,13 +125,21 @@ class Health:
             self.controller.add(name)
 
     def _revive(self, name: str) -> None:
-        """Judges a cluster again whose timer may have been set by a Lease that was not renewed; its agent reports that it is available."""
+        """Judges a cluster again that has no timer, because it has sent nothing for too long; its agent reports that it is available."""
         if name not in self.controller.queue:
             self.controller.add(name, priority=Priority.LOW)
 
     # --- Members -------------------------------------------------------------------------------------------------------------------
 
     def _record_changed(self, name: str) -> None:
+        self._note_heartbeat(name)
+        self.controller.add(name)
+
+    def _heartbeat(self, name: str) -> None:
+        self._note_heartbeat(name)
+        self._revive(name)
+
+    def _note_heartbeat(self, name: str) -> None:
         member = self._registry.member_cluster(name)
         if member is None:
             self._heartbeats.pop(name, None)
@@ -138,7 +147,6 @@ class Health:
             agent, now, known = member.state.agent(), self._watching.now(), self._heartbeats.get(name)
             written = agent.heartbeat if agent is not None else None
             self._heartbeats[name] = Pulse.begin(written, now=now) if known is None else known.after(written, now=now)
-        self.controller.add(name)
 
     def _has_member_health(self, cluster: ManagedCluster) -> bool:
         """Checks that a cluster mirrors a member whose agent sends heartbeats alone: agents of KubeFleet know no Lease."""

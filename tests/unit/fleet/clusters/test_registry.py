@@ -6,28 +6,43 @@ import pytest
 
 from fleet.clusters.registry import Registry
 from tests.support.memory_api import MemoryApi
-from tests.unit.fleet.builders import hub_of, unknown
+from tests.unit.fleet.builders import condition, hub_of, unknown
 
-MEMBER: dict[str, Any] = {"metadata": {"name": "m1", "uid": "u", "generation": 1, "resourceVersion": "1"}, "spec": {}, "status": {}}
+
+def status(second: int, **more: Any) -> dict[str, Any]:
+    time = f"2026-01-01T00:00:0{second}Z"
+    agent = {"type": "MemberAgent", "conditions": [condition("Joined", "True")], "lastReceivedHeartbeat": time}
+    properties = {"node-count": {"value": "1", "observationTime": time}}
+    return {"agentStatus": [agent], "properties": properties, "resourceUsage": {"observationTime": time}, **more}
+
+
+METADATA: dict[str, Any] = {"name": "m1", "uid": "u", "generation": 1, "resourceVersion": "1"}
+USAGE = {"resourceUsage": {"capacity": {"cpu": "1"}, "observationTime": "2026-01-01T00:00:01Z"}}
 
 
 @pytest.mark.parametrize(
-    ("metadata", "expected"),
+    ("metadata", "later", "expected"),
     [
-        ({}, ["all"]),
-        ({"labels": {"a": "b"}}, ["each", "all"]),
-        ({"generation": 2}, ["each", "all"]),
-        ({"finalizers": ["f"]}, ["each", "all"]),
+        ({}, status(1), ["heartbeat"]),
+        ({}, status(1, agentStatus=[]), ["status"]),
+        ({}, status(1, properties={"node-count": {"value": "2"}}), ["status"]),
+        ({}, status(1, **USAGE), ["status"]),
+        ({}, status(1, conditions=[condition("Joined", "True")]), ["status"]),
+        ({}, status(1, namespaces={"a": "b"}), ["status"]),
+        ({"labels": {"a": "b"}}, status(1), ["record", "status"]),
+        ({"generation": 2}, status(1), ["record", "status"]),
+        ({"finalizers": ["f"]}, status(1), ["record", "status"]),
     ],
 )
-def test_f_123_a_heartbeat_concerns_only_those_who_read_it(metadata: dict[str, Any], expected: list[str]) -> None:
+def test_f_123_a_heartbeat_concerns_only_those_who_read_it(metadata: dict[str, Any], later: Any, expected: list[str]) -> None:
     registry = Registry(hub_of(MemoryApi().client()), with_members=True)
     assert registry.members is not None
-    registry.members.informer.adopt(unknown(MEMBER))
+    registry.members.informer.adopt(unknown({"metadata": METADATA, "spec": {}, "status": status(0)}))
     called: list[str] = []
-    registry.on_change(lambda name: called.append("each"), heartbeats=False)
-    registry.on_change(lambda name: called.append("all"))
+    registry.on_change(lambda name: called.append("record"), status=False)
+    registry.on_change(lambda name: called.append("status"))
+    registry.on_heartbeat(lambda name: called.append("heartbeat"))
     called.clear()
-    changed = {**MEMBER, "metadata": {**MEMBER["metadata"], "resourceVersion": "2", **metadata}, "status": {"a": 1}}
-    registry.members.informer.adopt(unknown(changed))
+    metadata = {**METADATA, "resourceVersion": "2", **metadata}
+    registry.members.informer.adopt(unknown({"metadata": metadata, "spec": {}, "status": later}))
     assert called == expected
