@@ -35,6 +35,7 @@ class Program:
     """`python -m MODULE ARGS`; use as a context manager. `log` is its stderr and stdout.
 
     Unless it is `cold`, it is forked from an interpreter that has imported it already. `network` is the file of its network namespace.
+    Its temporary files are in `scratch` beside the log: a killed program deletes none.
     """
 
     def __init__(self, module: str, *args: str, log: Path, env: Mapping[str, str] | None = None, network: Path | None = None) -> None:
@@ -42,9 +43,10 @@ class Program:
         self.cold = COLD in os.environ or module not in PROGRAMS
         self._module = module
         self._network = network
-        self._env = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
         self._process: subprocess.Popen[bytes] | Forked | None = None
         self.log = log
+        self.scratch = log.absolute().with_suffix(".tmp")
+        self._env = {**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(self.scratch), **(env or {})}
 
     @property
     def process(self) -> subprocess.Popen[bytes] | Forked:
@@ -57,7 +59,7 @@ class Program:
 
     def start(self) -> Self:
         assert not self.alive, "the program already runs"
-        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.scratch.mkdir(parents=True, exist_ok=True)
         if not self.cold:
             self._process = fork(self._module, *self.arguments, log=self.log, env=self._env, network=self._network)
             return self

@@ -15,6 +15,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -161,6 +162,8 @@ def _become(
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
+    # Chosen anew by TMPDIR.
+    tempfile.tempdir = None
     out, errors = (Path(log) for log in logs)
     with out.open("ab") as written, errors.open("ab") as complained, Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)

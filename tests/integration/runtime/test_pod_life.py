@@ -248,3 +248,14 @@ async def test_pods_deleted_at_every_early_moment_are_gone_soon(fleet: Fleet) ->
         await fleet.kubectl("delete", "pod", "starting", "failing", "fresh", "--wait=false")
         for name in ("starting", "failing", "fresh"):
             await eventually(lambda name=name: absent(fleet, name), f"{name} is gone")
+
+
+async def test_volumes_of_a_killed_mock_are_in_the_directory_of_its_test(fleet: Fleet) -> None:
+    node = fleet.name("m")
+    with fleet.program("mock", provider={"node": node}) as program:
+        await fleet.ready([node], program=program)
+        await create(fleet, "p", volumes=[{"name": "scratch", "emptyDir": {}}])
+        await fleet.running("p")
+        program.kill()
+    assert [each.name.startswith("vkubelet-mock-") for each in program.scratch.iterdir()] == [True]
+    assert program.scratch.parent == fleet.directory
