@@ -82,6 +82,11 @@ def status_change(live: JsonView, report: MemberReport, *, desired: str, generat
     return {**change, "conditions": conditions}
 
 
+def next_heartbeat(period: int) -> float:
+    """Returns the seconds until the next heartbeat: the period, varied so that members that joined together disperse."""
+    return period * random.uniform(1 - HEARTBEAT_JITTER, 1 + HEARTBEAT_JITTER)
+
+
 def _properties(inventory: Inventory, report: MemberReport) -> dict[str, str]:
     facts = report.facts
     computed = inventory.properties(version=facts.version or "", entrypoint=report.entrypoint, authority=report.authority)
@@ -185,7 +190,7 @@ class MemberAgent:
         written = await self.hub.patch(INTERNALMEMBERCLUSTERS, obj.key, body, subresource="status", kind=PatchKind.MERGE)
         self.record.adopt(written)
         self._tell(written, member.desired, report)
-        return member.period * random.uniform(1 - HEARTBEAT_JITTER, 1 + HEARTBEAT_JITTER)
+        return next_heartbeat(member.period)
 
     def _acknowledged(self, member: InternalMemberCluster) -> bool:
         own = member.state.agent()

@@ -12,7 +12,7 @@ from attrs import define, field
 from fleet.agent.identity import Bootstrap, IssuedCertificate
 from fleet.agent.join import CertificateExpired
 from fleet.agent.lease import HubLease
-from fleet.agent.status import LOOKED_EVERY, Report, StatusWriter, claims_of, is_accepted, is_denied, may_report
+from fleet.agent.status import LOOKED_EVERY, Report, StatusWriter, is_accepted, is_denied, may_report, omission
 from fleet.agent.worker import Worker, wait_at_most
 from fleet.api.clusters import AVAILABLE, ManagedCluster, condition_of
 from fleet.api.resources import MANAGEDCLUSTERS
@@ -60,7 +60,6 @@ class Membership:
     lease: HubLease = field(init=False)
     _accepted: asyncio.Event = field(init=False, factory=asyncio.Event)
     _accepted_at: float = field(init=False, default=0.0)
-    _omitted: tuple[str, ...] = field(init=False, default=())
 
     def __attrs_post_init__(self) -> None:
         worker = self.worker
@@ -214,12 +213,9 @@ class Membership:
         obj = self._obj
         if obj is None or not may_report(ManagedCluster.parse(obj)):
             return
-        claims = claims_of(facts)
-        omitted = tuple(claims.omitted) if claims is not None else ()
-        if omitted and omitted != self._omitted:
-            names = ", ".join(omitted)
-            worker.situation.warns("ClaimsOmitted", f"{len(omitted)} claims exceed the limit and are not reported: {names}; delete others")
-        self._omitted = omitted
+        omitted = omission(facts)
+        if omitted:
+            worker.situation.warns("ClaimsOmitted", omitted)
         report = Report(facts=facts, unhealthy=worker.health.problem, not_renewed=worker.registration.rotation_problem)
         await writer.write(obj, report)
 

@@ -80,6 +80,14 @@ def claims_of(facts: WorkerFacts) -> ReportedClaims | None:
     return reported_claims(merged(computed={}, claims=facts.claims, cluster_properties=facts.cluster_properties))
 
 
+def omission(facts: WorkerFacts) -> str:
+    """Returns which claims are not reported, because there are too many, with the remedy; "" for none."""
+    claims = claims_of(facts)
+    if claims is None or not claims.omitted:
+        return ""
+    return f"{len(claims.omitted)} claims exceed the limit and are not reported: {', '.join(claims.omitted)}; delete others"
+
+
 def desired_status(live: JsonView, report: Report, *, generation: int, now: datetime) -> Json:
     """Returns the status that the agent applies; what it does not know is taken from the live one."""
     status: Json = {name: live[name] for name in _PARTS if name in live}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from fleet.agent.members import MemberReport, status_change
+from fleet.agent.members import MemberReport, next_heartbeat, status_change
 from fleet.agent.providers import Outcome
 from tests.unit.fleet.agent.test_status import facts
 from tests.unit.fleet.builders import SINCE, Body, condition
@@ -54,6 +54,16 @@ def test_f_125_a_transition_keeps_its_time_in_later_heartbeats() -> None:
     live = {"agentStatus": [{"type": "MemberAgent", "conditions": [condition("Joined", "True"), condition("Healthy", "False")]}]}
     times = {each["type"]: each["lastTransitionTime"] for each in change(live)["agentStatus"][0]["conditions"]}
     assert times == {"Joined": SINCE, "Healthy": "2026-02-01T00:00:00Z"}
+
+
+def test_f_125_heartbeats_follow_one_another_in_their_period_by_five_percent() -> None:
+    pauses = [next_heartbeat(600) for _ in range(1000)]
+    assert 570 <= min(pauses) < 580 and 620 < max(pauses) <= 630
+
+
+def test_f_125_a_later_heartbeat_has_its_own_time() -> None:
+    live = {"agentStatus": [{"type": "MemberAgent", "conditions": [], "lastReceivedHeartbeat": SINCE}]}
+    assert change(live)["agentStatus"][0]["lastReceivedHeartbeat"] == "2026-02-01T00:00:00Z"
 
 
 def test_f_162_properties_have_values_and_the_time_of_their_observation() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleet.agent.properties import WorkerFacts
-from fleet.agent.status import Report, StatusWriter, contains, desired_status, is_denied, may_report
+from fleet.agent.status import Report, StatusWriter, contains, desired_status, is_denied, may_report, omission
 from fleet.core.properties import Inventory, NodeShare
 from tests.support.memory_api import Body, MergingApi
 from tests.unit.fleet.builders import SINCE, condition, managed, unknown
@@ -162,3 +162,9 @@ async def test_f_133_a_value_that_another_client_changed_is_written_again() -> N
     for change in ({"capacity": {"cpu": "1", "memory": "0"}}, {"conditions": []}, {"version": {}}, {"clusterClaims": []}):
         put(api, {**stored(api)["status"], **change})
         assert await writer.write(unknown(stored(api)), report), change
+
+
+def test_f_161_claims_that_exceed_the_limit_are_named() -> None:
+    claims = {f"c{at:02}": "x" for at in range(22)}
+    assert omission(facts(claims=claims)) == "2 claims exceed the limit and are not reported: c20, c21; delete others"
+    assert omission(facts()) == omission(facts(claims=None)) == ""

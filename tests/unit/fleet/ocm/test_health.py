@@ -113,6 +113,32 @@ async def test_f_141_a_cluster_is_unknown_five_periods_after_its_last_renewal() 
         assert scene.found() == STOPPED and scene.taints == ["unreachable"]
 
 
+async def test_f_141_a_renewal_that_no_event_has_shown_counts() -> None:
+    scene = Scene()
+    async with running(scene):
+        await scene.live(600)
+        await scene.clock.advance(240)
+        lease = scene.api.objects[LEASE]
+        metadata = {**lease["metadata"], "resourceVersion": str(int(lease["metadata"]["resourceVersion"]) + 1)}
+        scene.api.objects[LEASE] = {"metadata": metadata, "spec": {"renewTime": rfc3339_micro(scene.clock.now())}}
+        await scene.clock.advance(62)
+        assert scene.found() == ("True", "ManagedClusterAvailable")
+        await scene.clock.advance(300)
+        assert scene.found() == STOPPED
+
+
+async def test_f_141_the_addons_of_a_silent_cluster_are_unknown() -> None:
+    scene = Scene()
+    addon = "/apis/addon.open-cluster-management.io/v1alpha1/namespaces/w1/managedclusteraddons/tunnel"
+    scene.api.put(addon, {"metadata": {"name": "tunnel", "namespace": "w1", "uid": "a1"}, "spec": {}})
+    async with running(scene):
+        await scene.live(600)
+        assert "status" not in scene.api.objects[addon]
+        await scene.clock.advance(301)
+    (found,) = scene.api.objects[addon]["status"]["conditions"]
+    assert (found["type"], found["status"], found["reason"]) == ("Available", *STOPPED)
+
+
 async def test_f_141_in_steady_state_nothing_is_written() -> None:
     scene = Scene()
     async with running(scene):

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from fleet.api.clusters import ManagedClusterSet
-from fleet.ocm.sets import STANDARD, binding_condition, managed_namespaces, selects, set_condition_of
-from tests.unit.fleet.builders import unknown
+from fleet.clusters.registry import Registry
+from fleet.ocm.sets import STANDARD, ClusterSets, binding_condition, managed_namespaces, selects, set_condition_of
+from tests.support.memory_api import MergingApi
+from tests.unit.fleet.builders import SINCE, hub_of, unknown
 
 LABEL = "cluster.open-cluster-management.io/clusterset"
 
@@ -47,3 +49,31 @@ def test_f_151_f_152_conditions_have_the_reasons_of_the_api() -> None:
     assert [set_condition_of("a", count)["reason"] for count in (0, 2)] == ["NoClusterMatched", "ClustersSelected"]
     assert [set_condition_of("a", count)["status"] for count in (0, 2)] == ["True", "False"]
     assert [binding_condition("a", exists=each)["reason"] for each in (True, False)] == ["ClusterSetBound", "ClusterSetNotFound"]
+
+
+SETS = "/apis/cluster.open-cluster-management.io/v1beta2/managedclustersets"
+
+
+@pytest.mark.parametrize(("annotations", "corrected"), [({}, True), ({"cluster.open-cluster-management.io/autoupdate": "false"}, False)])
+async def test_f_151_a_standard_set_is_corrected_unless_its_annotation_forbids_it(annotations: Any, corrected: bool) -> None:
+    api = MergingApi()
+    hub = hub_of(api.client())
+    sets = ClusterSets(hub, Registry(hub, with_members=False))
+    changed = {"selectorType": "LabelSelector", "labelSelector": {"matchLabels": {"a": "b"}}}
+    metadata = {"name": "global", "uid": "u1", "annotations": annotations}
+    api.put(f"{SETS}/global", {"metadata": metadata, "spec": {"clusterSelector": changed}})
+    sets.informers[0].adopt(unknown(api.objects[f"{SETS}/global"]))
+    await sets.reconcile("global")
+    found = api.objects[f"{SETS}/global"]["spec"]["clusterSelector"]["labelSelector"]
+    assert found == ({} if corrected else {"matchLabels": {"a": "b"}})
+
+
+def test_f_151_a_cluster_that_is_being_deleted_belongs_to_no_set() -> None:
+    hub = hub_of(MergingApi().client())
+    registry = Registry(hub, with_members=False)
+    sets = ClusterSets(hub, registry)
+    sets.informers[0].adopt(unknown({"metadata": {"name": "blue", "uid": "s1", "resourceVersion": "1"}, "spec": {}}))
+    for name, deleted in (("stays", {}), ("leaves", {"deletionTimestamp": SINCE})):
+        metadata = {"name": name, "uid": name, "resourceVersion": "1", "labels": {LABEL: "blue"}, **deleted}
+        registry.managed.informer.adopt(unknown({"metadata": metadata, "spec": {}}))
+    assert sets.members("blue") == ["stays"]
