@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +21,8 @@ from vkubelet.testing.cluster import ControlPlane
 PERIOD = 60
 """Seconds between two renewals, and between two heartbeats, of each cluster."""
 MERGE = "application/merge-patch+json"
+_ASKING = 200
+"""Clusters that ask to join before the others are cared for."""
 _AVAILABLE = {"type": "ManagedClusterConditionAvailable", "status": "True", "reason": "ManagedClusterAvailable", "message": ""}
 _SYNCED = ("True", "ManagedClusterClockSynced")
 
@@ -37,6 +39,7 @@ class ManyClusters:
     name: str = "many"
     names: Sequence[str] = field(init=False)
     load: Load = field(init=False)
+    _accepted: Sequence[str] = field(init=False, default=())
     _turn: int = field(init=False, default=0)
 
     def __attrs_post_init__(self) -> None:
@@ -45,23 +48,35 @@ class ManyClusters:
 
     async def join(self, *, seconds: float) -> float:
         """Lets all of them join; the seconds until each is accepted, mirrored and available, and has a clock and no taint. Each of these
-        steps may take `seconds`."""
+        steps may take `seconds` once all have asked."""
         began = time.monotonic()
-        await self.load.send(Request("POST", CLUSTERS, _record(name)) for name in self.names)
-        await self._all(CLUSTERS, lambda body: conditions(body).get("HubAcceptedManagedCluster") == ACCEPTED, "accepted", seconds)
-        await self._all(MEMBERS, lambda body: conditions(body).get("ReadyToJoin", ("",))[0] == "True", "mirrored", seconds)
-        await self.load.send(map(_renewal, self.names))
-        records = {each["metadata"]["name"]: each for each in (await self.load.get(CLUSTERS))["items"]}
-        await self.load.send(_report(name, records[name]) for name in self.names)
-        await self._all(CLUSTERS, _is_settled, "available, with a clock and without a taint", seconds)
+        for first in range(0, self.count, _ASKING):
+            await self.load.send(Request("POST", CLUSTERS, _record(name)) for name in self.names[first : first + _ASKING])
+            await self._follow()
+        await eventually(self._follow, f"all are available, with a clock and without a taint\n{self.program.tail()}", seconds=seconds)
+        await eventually(self._are_mirrored, f"all are mirrored\n{self.program.tail()}", seconds=seconds, every=2.0)
         return time.monotonic() - began
 
+    async def _follow(self) -> bool:
+        """Lets the accepted clusters report, and live for a moment; whether all have joined."""
+        records = [each for each in (await self.load.get(CLUSTERS))["items"] if _has(each, "HubAcceptedManagedCluster", ACCEPTED)]
+        self._accepted = [each["metadata"]["name"] for each in records]
+        joining = [each for each in records if not _is_settled(each)]
+        await self.load.send(_renewal(each["metadata"]["name"]) for each in joining)
+        await self.load.send(_report(each) for each in joining if not _is_available(each))
+        await self.live(2.0)
+        return len(records) == self.count and not joining
+
+    async def _are_mirrored(self) -> bool:
+        listed = (await self.load.get(MEMBERS))["items"]
+        return len(listed) == self.count and all(_has(each, "ReadyToJoin", ("True", "MemberClusterReadyToJoin")) for each in listed)
+
     async def live(self, seconds: float, *, heartbeats: bool = False) -> int:
-        """Renews every Lease once in a period, and sends heartbeats likewise; how many of these were sent."""
+        """Renews the Lease of each accepted cluster once in a period, and sends heartbeats likewise; how many of these were sent."""
         ends, sent = time.monotonic() + seconds, 0
         while time.monotonic() < ends:
             due = time.monotonic() + 1.0
-            share = self.names[self._turn % PERIOD :: PERIOD]
+            share = self._accepted[self._turn % PERIOD :: PERIOD]
             self._turn += 1
             await self.load.send(map(_renewal, share))
             if heartbeats:
@@ -73,18 +88,19 @@ class ManyClusters:
     async def unavailable(self) -> list[str]:
         """Those that are not available any more, although each has renewed its Lease."""
         listed = (await self.load.get(CLUSTERS))["items"]
-        return [each["metadata"]["name"] for each in listed if conditions(each).get(_AVAILABLE["type"], ("",))[0] != "True"]
+        return [each["metadata"]["name"] for each in listed if not _is_available(each)]
 
-    async def _all(self, path: str, holds: Callable[[Body], bool], what: str, seconds: float) -> None:
-        async def check() -> bool:
-            listed = (await self.load.get(path))["items"]
-            return len(listed) == len(self.names) and all(map(holds, listed))
 
-        await eventually(check, f"all are {what}\n{self.program.tail()}", seconds=seconds, every=2.0)
+def _has(body: Body, type_: str, wanted: tuple[str, str]) -> bool:
+    return conditions(body).get(type_) == wanted
+
+
+def _is_available(body: Body) -> bool:
+    return _has(body, _AVAILABLE["type"], (_AVAILABLE["status"], _AVAILABLE["reason"]))
 
 
 def _is_settled(body: Body) -> bool:
-    return not body["spec"].get("taints") and conditions(body).get("ManagedClusterConditionClockSynced") == _SYNCED
+    return not body["spec"].get("taints") and _is_available(body) and _has(body, "ManagedClusterConditionClockSynced", _SYNCED)
 
 
 def _record(name: str) -> Body:
@@ -101,8 +117,9 @@ def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _report(name: str, found: Body) -> Request:
+def _report(found: Body) -> Request:
     """What the agent of a cluster reports, beside what the hub has; the hub may have reported meanwhile that it is not available."""
+    name = found["metadata"]["name"]
     others = [each for each in (found.get("status") or {}).get("conditions") or () if each["type"] != _AVAILABLE["type"]]
     available = {**_AVAILABLE, "lastTransitionTime": _now()}
     return Request("PATCH", f"{CLUSTERS}/{name}/status", {"status": {"conditions": [*others, available]}}, MERGE)
