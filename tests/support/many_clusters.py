@@ -41,6 +41,7 @@ class ManyClusters:
     load: Load = field(init=False)
     _accepted: Sequence[str] = field(init=False, default=())
     _turn: int = field(init=False, default=0)
+    """The monotonic second up to which each cluster has had its turn."""
 
     def __attrs_post_init__(self) -> None:
         self.names = [f"{self.name}-{number}" for number in range(self.count)]
@@ -74,15 +75,16 @@ class ManyClusters:
     async def live(self, seconds: float, *, heartbeats: bool = False) -> int:
         """Renews the Lease of each accepted cluster once in a period, and sends heartbeats likewise; how many of these were sent."""
         ends, sent = time.monotonic() + seconds, 0
-        while time.monotonic() < ends:
-            due = time.monotonic() + 1.0
-            share = self._accepted[self._turn % PERIOD :: PERIOD]
-            self._turn += 1
+        while (now := time.monotonic()) < ends:
+            # By the clock and not by the number of turns: a slow answer must not lengthen the period.
+            turns = range(max(self._turn, int(now) - PERIOD), int(now))
+            share = [name for turn in turns for name in self._accepted[turn % PERIOD :: PERIOD]]
+            self._turn = int(now)
             await self.load.send(map(_renewal, share))
             if heartbeats:
                 await self.load.send(map(_heartbeat, share))
                 sent += len(share)
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            await asyncio.sleep(max(0.0, now + 1.0 - time.monotonic()))
         return sent
 
     async def unavailable(self) -> list[str]:
