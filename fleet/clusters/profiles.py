@@ -5,6 +5,7 @@ Invariant: a profile of another manager is never changed; the profile of a membe
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -114,6 +115,7 @@ class Profiles:
             if health["reason"] == LOST and self._registry.watching.lasts() < threshold:
                 # This process may have been away itself: the profile keeps what it reported last.
                 profile = evolve(profile, conditions=())
+                self._lost.discard(name)
             elif health["reason"] == LOST:
                 self._lost.add(name)
             found.append(profile)
@@ -203,18 +205,18 @@ class Profiles:
             self._beats[name] = (written, self._hub.client.server_now())
 
     async def _check_heartbeats(self) -> None:
-        """Reconciles each member once whose last heartbeat has become too old, until cancelled. A timer for each member would expire as
-        often as heartbeats arrive."""
+        """Reconciles each member once whose last heartbeat has become too old while it was watched, until cancelled. A timer for each
+        member would expire as often as heartbeats arrive."""
         while True:
             await self._hub.clock.sleep(_CHECKED_EVERY)
             now, watched = self._hub.client.server_now(), self._registry.watching.lasts()
             for name, (_, heartbeat) in self._beats.items():
-                silent = min((now - heartbeat).total_seconds(), watched) if heartbeat is not None else 0.0
                 # Nearly all are younger than any member's limit.
-                if silent <= self._threshold or name in self._lost:
+                if heartbeat is None or name in self._lost or (now - heartbeat).total_seconds() <= self._threshold:
                     continue
                 member = self._registry.member_cluster(name)
-                if member is not None and silent > oldest_heartbeat(self._threshold, member.period):
+                limit = oldest_heartbeat(self._threshold, member.period) if member is not None else math.inf
+                if (now - heartbeat).total_seconds() > limit <= watched:
                     self._lost.add(name)
                     self.controller.add(name)
 

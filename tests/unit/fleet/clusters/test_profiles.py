@@ -56,15 +56,15 @@ class Scene(MergingApi):
         registry = Registry(hub, with_members=True)
         profiles = Profiles(hub, registry, lambda name: {}, namespace="n", threshold=60.0)
 
-        async def follow() -> None:
+        async def watch() -> None:
             while True:
                 await registry.watching.next_break()
 
         async def serve() -> None:
             async with asyncio.TaskGroup() as group:
                 start(group, [*registry.informers, *profiles.informers])
+                group.create_task(watch())
                 group.create_task(profiles.run())
-                group.create_task(follow())
 
         async with asyncio.TaskGroup() as group:
             task = group.create_task(serve())
@@ -97,6 +97,21 @@ async def test_f_177_a_member_with_a_long_period_is_not_lost_within_it() -> None
             await scene.clock.settle()
         await scene.clock.advance(637)
         assert scene.found == LOST
+
+
+async def test_f_177_a_hub_that_was_away_reports_nothing_before_it_has_watched_for_as_long() -> None:
+    scene = Scene(60)
+    async with scene.running():
+        assert scene.found == HEALTHY
+    await scene.clock.advance(3600)
+    async with scene.running():
+        await scene.clock.advance(60)
+        assert scene.found == HEALTHY
+        await scene.clock.advance(10)
+        assert scene.found == LOST
+        scene.beat()
+        await scene.clock.settle()
+        assert scene.found == HEALTHY
 
 
 async def test_f_501_heartbeats_in_their_period_write_nothing() -> None:
