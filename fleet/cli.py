@@ -57,8 +57,8 @@ def _add_hub(parser: argparse.ArgumentParser) -> None:
 
 
 def _command_hub(arguments: argparse.Namespace) -> None:
+    from fleet.hub_settings import read_hub_settings
     from fleet.processes.hub import run_hub
-    from fleet.settings import read_hub_settings
 
     run_hub(lambda: read_hub_settings(settings_data(arguments)))
 
@@ -109,7 +109,7 @@ def _add_agent(parser: argparse.ArgumentParser) -> None:
 
 
 def _command_agent(arguments: argparse.Namespace) -> None:
-    from fleet.agent.settings import AgentProcessSettings, read_agent_settings
+    from fleet.agent.agent_settings import AgentProcessSettings, read_agent_settings
     from fleet.processes.agent import run_agent
 
     def read() -> AgentProcessSettings:
@@ -236,8 +236,8 @@ def _add_join(parser: argparse.ArgumentParser) -> None:
 
 
 def _command_join(arguments: argparse.Namespace) -> None:
+    from fleet.agent.agent_settings import AgentSettings, read_agent_settings
     from fleet.agent.rights import agent_objects, agent_rules
-    from fleet.agent.settings import AgentSettings, read_agent_settings
     from fleet.commands.join import Join, JoinFlags
     from fleet.commands.output import execute
     from fleet.processes.agent import run_agent
@@ -349,8 +349,8 @@ def _examine_hub(namespace: str) -> "Examine":
 
 
 def _examine_worker(namespace: str) -> "Examine":
+    from fleet.agent.agent_settings import KUBEFLEET, read_agent_settings
     from fleet.agent.rights import agent_rules
-    from fleet.agent.settings import KUBEFLEET, read_agent_settings
     from fleet.commands.here import Agent, WorkerExamination
 
     def read(data: "JsonView") -> Agent:

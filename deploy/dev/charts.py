@@ -12,8 +12,8 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fleet.agent.agent_settings import AgentSettings
 from fleet.agent.rights import agent_objects, agent_rules
-from fleet.agent.settings import AgentSettings
 from fleet.api import keys
 from fleet.api.resources import CLUSTERCLAIMS, DEFINED
 from fleet.core import rights

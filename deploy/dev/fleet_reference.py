@@ -11,14 +11,14 @@ from typing import Any
 
 from attrs import evolve
 
+from fleet.agent.agent_settings import OCM, AgentSettings, ClientConfig, TokenSettings
 from fleet.agent.rights import agent_rules
-from fleet.agent.settings import OCM, AgentSettings, ClientConfig, TokenSettings
 from fleet.api import keys
 from fleet.api.resources import admission_policies, guard_rails
 from fleet.cli import parser
 from fleet.core.rights import hub_rules
+from fleet.hub_settings import HubProcessSettings, HubSettings
 from fleet.ocm import acceptance
-from fleet.settings import HubProcessSettings, HubSettings
 from vkubelet.api.codec import decode_yaml_documents
 
 REFERENCE: dict[str, Any] = runpy.run_path(str(Path(__file__).with_name("reference.py")))

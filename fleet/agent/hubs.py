@@ -6,11 +6,11 @@ Invariant: a missing or invalid bootstrap Secret stops nothing; the agent report
 import asyncio
 from typing import Final
 
+from fleet.agent.agent_settings import KUBEFLEET
 from fleet.agent.identity import KUBECONFIG, Bootstrap, IssuedCertificate, flaw
 from fleet.agent.members import MemberAgent
 from fleet.agent.membership import Membership, Next, Over
 from fleet.agent.namespaces import ManagedNamespaces, hub_label
-from fleet.agent.settings import KUBEFLEET
 from fleet.agent.tokens import token_source
 from fleet.agent.worker import Worker
 from fleet.api import keys

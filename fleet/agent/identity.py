@@ -11,7 +11,7 @@ from typing import Final, Self
 import yaml
 from attrs import evolve, field, frozen
 
-from fleet.agent.settings import AgentSettings
+from fleet.agent.agent_settings import AgentSettings
 from fleet.api import keys
 from vkubelet.api.codec import decode_yaml
 from vkubelet.api.objects import Json, JsonView

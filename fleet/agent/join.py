@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Final
 
 from fleet.agent import identity
+from fleet.agent.agent_settings import AgentSettings
 from fleet.agent.identity import AGENT, CLUSTER, KUBECONFIG, PENDING_KEY, Bootstrap, IssuedCertificate, agent_name
-from fleet.agent.settings import AgentSettings
 from fleet.agent.situation import Situation
 from fleet.api import keys
 from fleet.api.resources import MANAGEDCLUSTERS

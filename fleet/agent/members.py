@@ -11,8 +11,8 @@ from typing import Final
 
 from attrs import define, field, frozen
 
+from fleet.agent.agent_settings import ClientConfig
 from fleet.agent.properties import WorkerFacts
-from fleet.agent.settings import ClientConfig
 from fleet.agent.worker import Worker, wait_at_most
 from fleet.api import keys
 from fleet.api.clusters import AGENT_HEALTHY, JOIN, LEAVE, MEMBER_JOINED, InternalMemberCluster, condition_of

@@ -12,7 +12,7 @@ from attrs import define, field
 from fleet.agent.identity import Bootstrap, IssuedCertificate
 from fleet.agent.join import CertificateExpired
 from fleet.agent.lease import HubLease
-from fleet.agent.status import LOOKED_EVERY, Report, StatusWriter, is_accepted, is_denied, may_report, omission
+from fleet.agent.managed_cluster_status import LOOKED_EVERY, Report, StatusWriter, is_accepted, is_denied, may_report, omission
 from fleet.agent.worker import Worker, wait_at_most
 from fleet.api.clusters import AVAILABLE, ManagedCluster, condition_of
 from fleet.api.resources import MANAGEDCLUSTERS

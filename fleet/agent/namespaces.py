@@ -10,9 +10,9 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from fleet.agent.settings import AgentSettings
+from fleet.agent.agent_settings import AgentSettings
+from fleet.agent.managed_cluster_status import LOOKED_EVERY, may_report
 from fleet.agent.situation import Situation
-from fleet.agent.status import LOOKED_EVERY, may_report
 from fleet.agent.worker import wait_at_most
 from fleet.api import keys
 from fleet.api.clusters import ManagedCluster

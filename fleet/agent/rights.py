@@ -3,7 +3,7 @@
 Invariant: the agent has the rights listed here and no others; Secrets are readable by name alone.
 """
 
-from fleet.agent.settings import KUBEFLEET, AgentSettings
+from fleet.agent.agent_settings import KUBEFLEET, AgentSettings
 from fleet.api import keys
 from fleet.api.resources import CLUSTER_GROUP
 from vkubelet.api.objects import Json

@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from fleet.agent.settings import AgentSettings
+from fleet.agent.agent_settings import AgentSettings
 from vkubelet.api.objects import Key
 from vkubelet.client.credentials import Credentials, TokenFile, token_expiry
 from vkubelet.client.rest import Client

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from attrs import define
 
+from fleet.agent.agent_settings import AgentSettings
 from fleet.agent.health import WorkerHealth
 from fleet.agent.join import Registration
 from fleet.agent.properties import WorkerInventory
-from fleet.agent.settings import AgentSettings
 from fleet.agent.situation import Situation
 from vkubelet.clock import Clock
 from vkubelet.metrics import Metrics

@@ -7,11 +7,11 @@ import asyncio
 import socket
 from collections.abc import Callable
 
+from fleet.agent.agent_settings import AgentProcessSettings
 from fleet.agent.health import WorkerHealth
 from fleet.agent.hubs import Hubs
 from fleet.agent.join import Registration
 from fleet.agent.properties import WorkerInventory
-from fleet.agent.settings import AgentProcessSettings
 from fleet.agent.situation import Situation
 from fleet.agent.worker import Worker
 from fleet.api import keys

@@ -15,13 +15,13 @@ from fleet.clusters.hub import Hub, start
 from fleet.clusters.mirror import Mirror
 from fleet.clusters.profiles import Profiles
 from fleet.clusters.registry import Registry
+from fleet.hub_settings import HubProcessSettings
 from fleet.kubefleet.exports import Exports
 from fleet.kubefleet.members import Members
 from fleet.ocm.acceptor import Acceptor
 from fleet.ocm.approver import Approver
 from fleet.ocm.health import Health
 from fleet.ocm.sets import ClusterSets
-from fleet.settings import HubProcessSettings
 from vkubelet.api.objects import DEPLOYMENTS, NAMESPACES, Key, Unknown
 from vkubelet.client.connection import Connection
 from vkubelet.clock import Clock, SystemClock

@@ -17,13 +17,13 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fleet.agent.settings import AgentProcessSettings, read_agent_settings
+from fleet.agent.agent_settings import AgentProcessSettings, read_agent_settings
 from fleet.api import keys
 from fleet.api.resources import CLUSTERCLAIMS, DEFINED, definition
+from fleet.hub_settings import HubProcessSettings, read_hub_settings
 from fleet.ocm.acceptance import hub_objects
 from fleet.processes.agent import AgentProcess
 from fleet.processes.hub import HubProcess
-from fleet.settings import HubProcessSettings, read_hub_settings
 from tests.faults.model import controllers
 from tests.faults.simulation.actors import ControlPlane
 from tests.faults.simulation.loop import START

@@ -13,12 +13,12 @@ import attrs
 import pytest
 import yaml
 
+from fleet.agent.agent_settings import AgentSettings, read_agent_settings
 from fleet.agent.rights import agent_objects
-from fleet.agent.settings import AgentSettings, read_agent_settings
 from fleet.api.resources import CLUSTERCLAIMS, DEFINED, admission_policies, definition
 from fleet.core import rights
+from fleet.hub_settings import read_hub_settings
 from fleet.ocm import acceptance
-from fleet.settings import read_hub_settings
 from tests.integration.deploy.test_charts import PLACED, dry, granted
 from tests.support.charts import CHARTS, FLEET_AGENT, FLEET_HUB, IMAGE, REQUIRED, Body, ran, rendered
 from vkubelet.api.codec import decode_yaml, decode_yaml_documents

@@ -13,7 +13,7 @@ from fleet.ocm.acceptance import Step, decide
 from tests.unit.fleet.builders import SINCE, condition, managed
 
 ROOT = Path(fleet.__file__).parent
-LAYERS = ["__main__", "cli", "processes", "settings", "kubefleet | ocm | agent | commands", "clusters", "core", "api"]
+LAYERS = ["__main__", "cli", "processes", "hub_settings", "kubefleet | ocm | agent | commands", "clusters", "core", "api"]
 
 
 def test_f_7_the_layers_of_the_package_are_checked() -> None:

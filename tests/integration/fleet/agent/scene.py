@@ -16,8 +16,8 @@ import yaml
 from attrs import define, field
 from kubernetes import client as k8s
 
+from fleet.agent.agent_settings import read_agent_settings
 from fleet.agent.rights import agent_objects
-from fleet.agent.settings import read_agent_settings
 from tests.support.gate import Gate
 from tests.support.program import Program
 from tests.support.witness import api_client

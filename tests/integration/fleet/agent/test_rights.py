@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fleet.agent.agent_settings import read_agent_settings
 from fleet.agent.rights import agent_rules
-from fleet.agent.settings import read_agent_settings
 from tests.integration.fleet.agent.scene import MakeScene
 from tests.support.audit import Audit
 from tests.support.peer import CLUSTERS, PeerHub

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from fleet.agent.agent_settings import AgentSettings, ClientConfig
 from fleet.agent.identity import Bootstrap, IssuedCertificate, agent_name, certificate_request, flaw, record
-from fleet.agent.settings import AgentSettings, ClientConfig
 from vkubelet.control.certificates import Name, entries_of, self_signed
 from vkubelet.errors import SettingsError
 from vkubelet.testing.clock import ManualClock

@@ -15,9 +15,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from fleet.agent.agent_settings import AgentSettings
 from fleet.agent.identity import Bootstrap, IssuedCertificate, flaw
 from fleet.agent.join import CertificateExpired, Registration
-from fleet.agent.settings import AgentSettings
 from fleet.agent.situation import Situation
 from tests.support.memory_api import Body, MergingApi
 from tests.unit.fleet.agent.test_identity import bootstrap

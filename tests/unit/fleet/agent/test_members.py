@@ -7,7 +7,7 @@ from typing import Any
 
 from fleet.agent.members import MemberReport, next_heartbeat, status_change
 from fleet.agent.providers import Outcome
-from tests.unit.fleet.agent.test_status import facts
+from tests.unit.fleet.agent.test_managed_cluster_status import facts
 from tests.unit.fleet.builders import SINCE, Body, condition
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+from fleet.agent.agent_settings import AgentSettings
 from fleet.agent.namespaces import ManagedNamespaces, hub_label
-from fleet.agent.settings import AgentSettings
 from fleet.agent.situation import Situation
 from fleet.api.resources import MANAGEDCLUSTERS
 from tests.support.memory_api import MergingApi

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from fleet.agent.agent_settings import AgentSettings, TokenSettings
 from fleet.agent.rights import agent_objects, agent_rules
-from fleet.agent.settings import AgentSettings, TokenSettings
 
 TOKEN = TokenSettings(secret="hub-token")
 

@@ -8,7 +8,7 @@ from importlib import metadata
 
 import pytest
 
-from fleet.agent.settings import AgentSettings, TokenSettings
+from fleet.agent.agent_settings import AgentSettings, TokenSettings
 from fleet.agent.tokens import SecretToken, token_source
 from tests.support.memory_api import MemoryApi
 from vkubelet.api.objects import Key

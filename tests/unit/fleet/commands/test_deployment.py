@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from fleet.agent.agent_settings import AgentSettings, read_agent_settings
 from fleet.agent.rights import agent_objects
-from fleet.agent.settings import AgentSettings, read_agent_settings
 from fleet.commands.deployment import agent_deployment, bootstrap_kubeconfig, secret_body, settings_body
 from fleet.commands.join import JoinFlags
 from vkubelet.client.connection import connection_from_kubeconfig

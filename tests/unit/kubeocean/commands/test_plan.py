@@ -68,7 +68,7 @@ def test_what_is_shown_is_what_is_applied_with_a_reason_at_every_right() -> None
     assert HIDDEN in plan.hub_yaml()
 
 
-def test_admission_policies_are_shown_by_what_they_require_and_everything_else_in_full() -> None:
+def test_admission_policies_are_shown_by_what_they_require_and_all_else_in_full() -> None:
     plan = Plan.of(BindFlags(name="demo", create_namespaces=True, kinds=read_extra_kinds(SAMPLES / "logconfigs.yaml")))
     yaml_text, _, limits = plan.worker_shown().partition("\nAdmission policies ")
     policies = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}

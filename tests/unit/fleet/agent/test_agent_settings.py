@@ -1,4 +1,4 @@
-"""Tests of fleet.agent.settings."""
+"""Tests of fleet.agent.agent_settings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleet.agent.settings import read_agent_settings
+from fleet.agent.agent_settings import read_agent_settings
 from vkubelet.errors import SettingsError
 
 

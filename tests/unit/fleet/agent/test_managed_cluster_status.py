@@ -1,4 +1,4 @@
-"""Tests of fleet.agent.status."""
+"""Tests of fleet.agent.managed_cluster_status."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from fleet.agent.managed_cluster_status import Report, StatusWriter, contains, desired_status, is_denied, may_report, omission
 from fleet.agent.properties import WorkerFacts
-from fleet.agent.status import Report, StatusWriter, contains, desired_status, is_denied, may_report, omission
 from fleet.core.properties import Inventory, NodeShare
 from tests.support.memory_api import Body, MergingApi
 from tests.unit.fleet.builders import SINCE, condition, managed, unknown

@@ -1,10 +1,10 @@
-"""Tests of fleet.settings."""
+"""Tests of fleet.hub_settings."""
 
 from typing import Any
 
 import pytest
 
-from fleet.settings import read_hub_settings
+from fleet.hub_settings import read_hub_settings
 from vkubelet.errors import SettingsError
 
 
