@@ -196,9 +196,8 @@ class Membership:
         while True:
             await self._accepted.wait()
             self.changed.clear()
-            wait = LOOKED_EVERY
             try:
-                await self._write(writer)
+                wait = await self._write(writer)
                 backoff.reset()
             except VKubeletError as error:
                 wait = backoff.next()
@@ -207,17 +206,22 @@ class Membership:
             await self.worker.clock.sleep(_LEAST_PAUSE)
             await wait_at_most(self.worker.clock, self.changed, wait)
 
-    async def _write(self, writer: StatusWriter) -> None:
+    async def _write(self, writer: StatusWriter) -> float:
+        """Writes the status if it differs; returns the seconds until it is checked again. Raises ApiError."""
         worker = self.worker
         facts = await worker.inventory.read()
         obj = self._obj
         if obj is None or not may_report(ManagedCluster.parse(obj)):
-            return
+            return LOOKED_EVERY
+        if self._lease_is_overdue():
+            # To the hub the cluster is unreachable until the Lease is renewed, so that it would revert the status.
+            return _LEAST_PAUSE
         omitted = omission(facts)
         if omitted:
             worker.situation.warns("ClaimsOmitted", omitted)
         report = Report(facts=facts, unhealthy=worker.health.problem, not_renewed=worker.registration.rotation_problem)
         await writer.write(obj, report)
+        return LOOKED_EVERY
 
 
 def _occasion(cluster: ManagedCluster) -> tuple[object, ...]:
