@@ -3,6 +3,7 @@
 Invariant: only the Lease that the hub created is renewed; nothing is created or deleted.
 """
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -27,6 +28,8 @@ class HubLease:
         """Time of the last renewal; at first that of the start."""
         self.problem = ""
         """Why the last attempt failed."""
+        self.renewed = asyncio.Event()
+        """Set when this process has renewed it once."""
         self._hub = hub
         self._key = Key(cluster, keys.LEASE)
         self._holder = holder
@@ -51,6 +54,7 @@ class HubLease:
                 await self._clock.sleep(min(self._backoff.next(), float(seconds)))
                 continue
             self.renewed_at, self.problem = self._clock.monotonic(), ""
+            self.renewed.set()
             self._backoff.reset()
             await self._clock.sleep(seconds * random.uniform(1.0, 1.0 + _JITTER))
 

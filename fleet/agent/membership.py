@@ -127,7 +127,7 @@ class Membership:
         settings, clock, overdue = self.worker.settings, self.worker.clock, False
         while True:
             await clock.sleep(_WATCHED_EVERY)
-            before, overdue = overdue, self._lease_is_overdue()
+            before, overdue = overdue, bool(self.lease.problem) and self._lease_is_overdue()
             if overdue:
                 self.worker.situation.waits("HubNotReached", f"cannot renew the Lease of the cluster on the hub: {self.lease.problem}")
             elif before:
@@ -158,7 +158,7 @@ class Membership:
 
     def _lease_is_overdue(self) -> bool:
         cluster = self.cluster
-        if not self._accepted.is_set() or cluster is None or not self.lease.problem:
+        if not self._accepted.is_set() or cluster is None:
             return False
         return self._lease_age > _OVERDUE_PERIODS * cluster.lease_seconds
 
@@ -195,6 +195,8 @@ class Membership:
         await self.worker.health.known.wait()
         while True:
             await self._accepted.wait()
+            # The Lease of an agent that was away is old: the hub would revert what is written before it is renewed.
+            await self.lease.renewed.wait()
             self.changed.clear()
             try:
                 wait = await self._write(writer)
