@@ -28,7 +28,7 @@ from tests.integration.fleet.player import (
     taints,
 )
 from tests.integration.fleet.test_health import AVAILABLE, PERIOD, STOPPED, UNREACHABLE, renewing, tainted
-from tests.support.program import eventually
+from tests.support.program import LONG, eventually, holds
 from vkubelet.testing.cluster import ControlPlane
 
 pytestmark = pytest.mark.usefixtures("program")
@@ -105,29 +105,23 @@ async def changes_of_each(admin: Caller, name: str, role: str) -> None:
     """Changes something on every object that the hub then writes, or corrects."""
     await admin.merge(f"{CLUSTERS}/{name}", {"metadata": {"labels": {"env": "prod"}}})
     await admin.merge(f"{MEMBERS}/{name}", {"spec": {"heartbeatPeriodSeconds": 7}})
-    label = {"metadata": {"labels": {"open-cluster-management.io/cluster-name": None}}}
-    for path in (f"/api/v1/namespaces/{name}", lease(name)):
-        await admin.merge(path, label)
+    await admin.merge(lease(name), {"metadata": {"labels": {"open-cluster-management.io/cluster-name": None}}})
     await admin.merge(f"/api/v1/namespaces/fleet-member-{name}", {"metadata": {"labels": {"kubernetes-fleet.io/is-fleet-resource": None}}})
     await admin.merge(f"{RBAC}/clusterroles/{role}", {"rules": []})
     await admin.merge(f"{RBAC}/namespaces/{name}/rolebindings/{role}:registration", {"subjects": []})
     await admin.merge(profile("default", name), {"spec": {"displayName": "another"}})
 
-    async def corrected() -> bool:
-        mirror = await admin.call("GET", f"{MEMBERS}/{name}")
-        space = await admin.call("GET", f"/api/v1/namespaces/fleet-member-{name}")
-        labels = [(await admin.call("GET", path))["metadata"]["labels"] for path in (f"/api/v1/namespaces/{name}", lease(name))]
-        return (
-            mirror["metadata"]["labels"].get("env") == "prod"
-            and space["metadata"]["labels"].get("kubernetes-fleet.io/is-fleet-resource") == "true"
-            and (await admin.call("GET", internal(name)))["spec"]["heartbeatPeriodSeconds"] == 7
-            and all(each.get("open-cluster-management.io/cluster-name") == name for each in labels)
-            and bool((await admin.call("GET", f"{RBAC}/clusterroles/{role}"))["rules"])
-            and bool((await admin.call("GET", f"{RBAC}/namespaces/{name}/rolebindings/{role}:registration")).get("subjects"))
-            and (await admin.call("GET", profile("default", name)))["spec"]["displayName"] == name
-        )
+    async def check() -> None:
+        mirror, space = await admin.call("GET", f"{MEMBERS}/{name}"), await admin.call("GET", f"/api/v1/namespaces/fleet-member-{name}")
+        assert mirror["metadata"]["labels"].get("env") == "prod"
+        assert space["metadata"]["labels"].get("kubernetes-fleet.io/is-fleet-resource") == "true"
+        assert (await admin.call("GET", internal(name)))["spec"]["heartbeatPeriodSeconds"] == 7
+        assert (await admin.call("GET", lease(name)))["metadata"]["labels"].get("open-cluster-management.io/cluster-name") == name
+        assert (await admin.call("GET", f"{RBAC}/clusterroles/{role}"))["rules"]
+        assert (await admin.call("GET", f"{RBAC}/namespaces/{name}/rolebindings/{role}:registration")).get("subjects")
+        assert (await admin.call("GET", profile("default", name)))["spec"]["displayName"] == name
 
-    await eventually(corrected, "the hub has written each object")
+    await holds(check, seconds=LONG)
 
 
 async def test_f_9_what_another_manager_applies_to_a_member_survives(prepared: ControlPlane, admin: Caller) -> None:
