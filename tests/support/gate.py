@@ -269,16 +269,14 @@ class Gate(Beside):
 
         try:
             answer = await _passed(passage, trouble, before=before)
-        except asyncio.CancelledError:
-            # Its client has given it up, as it does with a connection that it replaces: no answer will follow.
+            if trap.answered == trap.at:
+                await asyncio.sleep(_DIGESTED)
+            return answer
+        finally:
+            # Its client may have given it up, or replaced the connection: no answer will follow.
             trap.answered += not counted.is_set()
             if trap.answered == trap.at:
                 self._spring(trap)
-            raise
-        if trap.answered == trap.at:
-            await asyncio.sleep(_DIGESTED)
-            self._spring(trap)
-        return answer
 
     async def _answered(self, trap: _Trap) -> bool:
         """Whether the answer to a write may be handed on."""
