@@ -94,7 +94,7 @@ def api_server(plane: ControlPlane) -> ssl.SSLContext:
 
 async def test_log_level_follows_the_settings_file_without_a_restart(fleet: Fleet) -> None:
     (name,) = fleet.declare("a")
-    fleet.hub_settings = {"log": {"level": "WARNING"}}
+    fleet.settings = {"log": {"level": "WARNING"}}
     with fleet.program() as program:
         await fleet.ready([name], program=program)
         assert program.messages() == []

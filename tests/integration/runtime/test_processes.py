@@ -68,7 +68,7 @@ def idle(hub: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 async def test_newer_of_two_processes_without_election_stays_and_the_older_ends(fleet: Fleet) -> None:
     names = fleet.declare("a b")
     # The older one learns of the newer by its next renewal.
-    fleet.hub_settings = {"lease": {"renew_every": 2.0}}
+    fleet.settings = {"lease": {"renew_every": 2.0}}
     with fleet.program() as older:
         await fleet.ready(names, program=older)
         await fleet.create("p", node=names[0])
@@ -172,7 +172,7 @@ async def test_leader_that_stops_hands_over_at_once(fleet: Fleet) -> None:
 async def test_restart_is_invisible(fleet: Fleet) -> None:
     names = fleet.declare("a b")
     # A Lease that is renewed of itself meanwhile would tell nothing of the stop.
-    fleet.hub_settings = {"lease": {"renew_every": 30.0}}
+    fleet.settings = {"lease": {"renew_every": 30.0}}
     with fleet.program() as first:
         await fleet.ready(names, program=first)
         await fleet.create("p", "q", node=names[0])
