@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -23,7 +24,7 @@ from tests.support.witness import api_client
 Body = dict[str, Any]
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-_STREAM_SECONDS = 3
+STREAM_SECONDS = 3
 
 
 @define
@@ -73,8 +74,29 @@ def moments_of(kubeconfig: Path, path: str, *, fields: str = "", when: Callable[
         yield record
     finally:
         stop.set()
-        thread.join(_STREAM_SECONDS + 10)
+        thread.join(STREAM_SECONDS + 10)
     assert not record.problems, record.problems
+
+
+def stream(api: k8s.ApiClient, path: str, query: Mapping[str, str], version: str) -> Iterator[tuple[float, Body]]:
+    """One watch of a few seconds from a resourceVersion on: its events, each with the moment (monotonic) at which it arrived.
+
+    A bookmark with the latest version comes before the stream ends, also where nothing happens. A refusal is an event of type ERROR.
+    """
+    options = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version, "timeoutSeconds": str(STREAM_SECONDS)}
+    url = f"{api.configuration.host}{path}?{urlencode({**query, **options})}"
+    answer, rest = api.rest_client.pool_manager.request("GET", url, preload_content=False), b""
+    try:
+        if answer.status != HTTPStatus.OK:
+            yield time.monotonic(), {"type": "ERROR", "object": {"message": answer.read().decode(errors="replace")}}
+        else:
+            for chunk in answer.stream(1 << 16):
+                now = time.monotonic()
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    yield now, json.loads(line)
+    finally:
+        answer.release_conn()
 
 
 def _watch(api: k8s.ApiClient, path: str, query: dict[str, str], record: Moments, stop: threading.Event, ready: threading.Event) -> None:
@@ -82,16 +104,8 @@ def _watch(api: k8s.ApiClient, path: str, query: dict[str, str], record: Moments
     version = json.loads(pool.request("GET", f"{url}?{urlencode({**query, 'limit': '1'})}").data)["metadata"]["resourceVersion"]
     ready.set()
     while not stop.is_set() and not record.problems:
-        # A bookmark with the latest version comes before the stream ends, also where nothing happens.
-        options = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version, "timeoutSeconds": str(_STREAM_SECONDS)}
-        answer = pool.request("GET", f"{url}?{urlencode({**query, **options})}", preload_content=False)
-        rest = b""
-        for chunk in answer.stream(1 << 16):
-            now = time.monotonic()
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                version = _note(json.loads(line), record, now) or version
-        answer.release_conn()
+        for now, event in stream(api, path, query, version):
+            version = _note(event, record, now) or version
 
 
 def _note(event: Body, record: Moments, now: float) -> str:

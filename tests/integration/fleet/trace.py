@@ -18,6 +18,7 @@ from attrs import field, frozen
 from kubernetes import client as k8s
 from urllib3.exceptions import HTTPError
 
+from tests.support.moments import STREAM_SECONDS, stream
 from tests.support.program import PATIENCE
 from tests.support.witness import api_client
 
@@ -25,7 +26,6 @@ Body = dict[str, Any]
 Parts = Mapping[str, Callable[[Body], Any]]
 """Reads of parts of an object, by the name of the part."""
 
-_STREAM_SECONDS = 3
 _PAUSE = 0.2
 
 
@@ -63,7 +63,7 @@ def tracing(kubeconfig: Path, path: str, parts: Parts) -> Iterator[Trace]:
         yield trace
     finally:
         stop.set()
-        thread.join(_STREAM_SECONDS + 10)
+        thread.join(STREAM_SECONDS + 10)
 
 
 def _follow(api: k8s.ApiClient, path: str, trace: Trace, stop: threading.Event, ready: threading.Event) -> None:
@@ -77,24 +77,11 @@ def _follow(api: k8s.ApiClient, path: str, trace: Trace, stop: threading.Event, 
                 trace.note(next(iter(listed["items"]), None))
                 version = listed["metadata"]["resourceVersion"]
                 ready.set()
-            options = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version, "timeoutSeconds": str(_STREAM_SECONDS)}
-            answer = pool.request("GET", f"{url}?{urlencode({**query, **options})}", preload_content=False, retries=False)
-            version = _events(answer, trace) or version if answer.status == 200 else ""
-            answer.release_conn()
+            for _, event in stream(api, collection, query, version):
+                version = str(event["object"]["metadata"]["resourceVersion"])
+                if event["type"] != "BOOKMARK":
+                    trace.note(None if event["type"] == "DELETED" else event["object"])
         except (HTTPError, OSError, ValueError, KeyError):
-            # The API server is stopped, or is not ready yet.
+            # The API server is stopped, is not ready yet, or no longer knows the version.
             version = ""
             stop.wait(_PAUSE)
-
-
-def _events(answer: Any, trace: Trace) -> str:
-    """Notes the events of one watch; returns the last resourceVersion, "" for none. Raises KeyError for an error of the watch."""
-    version, rest = "", b""
-    for chunk in answer.stream(1 << 16):
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            event = json.loads(line)
-            version = str(event["object"]["metadata"]["resourceVersion"])
-            if event["type"] != "BOOKMARK":
-                trace.note(None if event["type"] == "DELETED" else event["object"])
-    return version
