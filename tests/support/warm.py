@@ -162,7 +162,7 @@ def _become(
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
-    # Chosen anew by TMPDIR.
+    # TMPDIR decides it again.
     tempfile.tempdir = None
     out, errors = (Path(log) for log in logs)
     with out.open("ab") as written, errors.open("ab") as complained, Path(os.devnull).open("rb") as nothing:

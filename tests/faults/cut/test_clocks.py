@@ -127,7 +127,7 @@ async def test_windows_follow_a_clock_that_is_set_and_nothing_else_changes(clock
             took = await clocked.is_closed(closed) - moment
             print(f"clock ahead by {ahead} s: {'closed' if closed else 'open'} {took:.1f} s later")
             assert took < FOLLOWED_WITHIN + (FOLLOWED_WITHIN if ahead == -HOUR else 0)
-        # A new token is kept for a part of its lifetime, whatever the clock says.
+        # A new token is kept for a part of its lifetime, whatever the clock is set to.
         await eventually(lambda: _issued(home) >= PODS, "tokens that are due by the clock are renewed", seconds=KEPT * HOUR + PATIENCE)
         await asyncio.sleep(FOLLOWED_WITHIN)
     print(f"tokens issued: {_issued(home)}")

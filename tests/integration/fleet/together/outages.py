@@ -66,8 +66,8 @@ class Pace:
 
     @property
     def lost_after(self) -> float:
-        """Age of a heartbeat that the profile reports: one that is a period or more includes jitter and delay."""
-        return self.threshold if self.threshold < self.heartbeat else max(self.threshold, 1.05 * self.heartbeat + 5)
+        """Age of a heartbeat that the profile reports; no less than one may take that is late by its jitter and on its way."""
+        return max(self.threshold, 1.05 * self.heartbeat + 5)
 
 
 SHORT = Pace(lease=2, heartbeat=1, threshold=8.0, lasts=18.0, without_server=30.0)
@@ -264,10 +264,10 @@ def _cut(line: Cable, break_: Callable[[], None]) -> tuple[Step, Step]:
     async def end() -> None:
         break_()
 
-    async def mend() -> None:
+    async def restore() -> None:
         line.mend()
 
-    return end, mend
+    return end, restore
 
 
 async def all_ways_of_silence(fleet: Fleet, laptops: Callable[[], Laptop], owner: Caller, pace: Pace) -> None:
@@ -293,7 +293,7 @@ async def all_ways_of_silence(fleet: Fleet, laptops: Callable[[], Laptop], owner
             line.mend()
 
 
-async def falls_silent(made: Joined, break_: Step, mend: Step) -> str:
+async def falls_silent(made: Joined, break_: Step, restore: Step) -> str:
     """Nothing is heard of a cluster for the time of an outage; returns when that was noticed."""
     pace = made.pace
     with traced(made.laptop) as traces:
@@ -301,24 +301,24 @@ async def falls_silent(made: Joined, break_: Step, mend: Step) -> str:
         began = time.monotonic()
         await asyncio.sleep(pace.lasts)
         assert traces.managed.values(AVAILABLE) == [UP, STOPPED], f"{traces.values()}\n{made.laptop.fleet.process.tail()}"
-        await mend()
-        mended = time.monotonic()
+        await restore()
+        restored = time.monotonic()
         await eventually(lambda: traces.managed.values(AVAILABLE)[-1] == UP, f"available\n{made.agent.tail()}", seconds=LONG)
         await made.report_addon()
         await made.is_well()
     await unchanged(made, traces, SILENT)
-    return timed(traces, began, mended, pace=pace)
+    return timed(traces, began, restored, pace=pace)
 
 
-def timed(traces: Traces, began: float, mended: float, *, pace: Pace) -> str:
+def timed(traces: Traces, began: float, restored: float, *, pace: Pace) -> str:
     """Checks when a silent cluster was noticed; returns the times for people."""
     grace = GRACE * pace.lease
     lost, stopped = traces.published.at(HEALTHY, LOST) - began, traces.managed.at(AVAILABLE, STOPPED) - began
     # The last heartbeat and renewal were up to a period, and its jitter, before.
     assert pace.lost_after - 1.05 * pace.heartbeat - 1 < lost < pace.lost_after + SOON, lost
     assert grace - 1.25 * pace.lease - 1 < stopped < grace + SOON, stopped
-    back = traces.managed.seen[AVAILABLE][-1][1] - mended
-    healthy = traces.published.seen[HEALTHY][-1][1] - mended
+    back = traces.managed.seen[AVAILABLE][-1][1] - restored
+    healthy = traces.published.seen[HEALTHY][-1][1] - restored
     return (
         f"heartbeat lost after {lost:.1f} s, unknown after {stopped:.1f} s; available {back:.1f} s, healthy {healthy:.1f} s after the end"
     )
@@ -333,11 +333,11 @@ async def loses_its_api_server(made: Joined) -> str:
         await asyncio.sleep(made.pace.without_server)
         before = await made.renewed()
         await worker.start_apiserver()
-        mended = time.monotonic()
+        restored = time.monotonic()
         await made.is_well()
         assert await made.renewed() >= before
     await unchanged(made, traces, UNHEALTHY)
-    noticed, back = traces.managed.at(AVAILABLE, DOWN) - began, traces.managed.seen[AVAILABLE][-1][1] - mended
+    noticed, back = traces.managed.at(AVAILABLE, DOWN) - began, traces.managed.seen[AVAILABLE][-1][1] - restored
     assert made.agent.alive
     return f"unavailable after {noticed:.1f} s; available {back:.1f} s after the end"
 
@@ -349,14 +349,14 @@ async def loses_its_hub(made: Joined, stop: Step, start: Step) -> str:
         await stop()
         await asyncio.sleep(made.pace.lasts)
         await start()
-        mended = time.monotonic()
+        restored = time.monotonic()
         last = await made.renewed()
 
         async def renews() -> bool:
             return await made.renewed() > max(before, last)
 
         await eventually(renews, f"the Lease is renewed\n{made.agent.tail()}")
-        took = time.monotonic() - mended
+        took = time.monotonic() - restored
         # Two watched periods are what the hub judges by.
         await asyncio.sleep(2.5 * made.pace.lease)
         await made.is_well()

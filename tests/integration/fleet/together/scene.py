@@ -71,7 +71,7 @@ class Fleet:
     """What `fleet init` printed, from the word join on and without the name."""
     process: Program
     lines: Sequence[Cable]
-    """Other ways from the workers to the hub, which a test may cut; each test has to mend them."""
+    """Other ways from the workers to the hub, which a test may cut; each test has to restore them."""
 
     async def on_hub(self, *arguments: str) -> Ran:
         """A command of the hub's owner."""
