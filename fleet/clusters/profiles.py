@@ -32,6 +32,7 @@ from fleet.core.profiles import (
     oldest_heartbeat,
 )
 from vkubelet.api.objects import Json, Unknown, get_condition
+from vkubelet.control.informer import Informer
 from vkubelet.control.store import Store
 from vkubelet.errors import NotFound
 
@@ -48,12 +49,18 @@ Bound = Callable[[str], Mapping[str, str]]
 
 
 class Profiles:
-    """Controller of profiles, by the name of the cluster; `namespace` is that of the profiles of members."""
+    """Controller of profiles, by the name of the cluster; `namespace` is that of the profiles of members.
 
-    def __init__(self, hub: Hub, registry: Registry, bound: Bound, *, namespace: str, threshold: float) -> None:
+    bindings: the watches from which `bound` has its answer.
+    """
+
+    def __init__(
+        self, hub: Hub, registry: Registry, bound: Bound, *, bindings: Sequence[Informer[Unknown]], namespace: str, threshold: float
+    ) -> None:
         self._hub = hub
         self._registry = registry
         self._bound = bound
+        self._bindings = bindings
         self._namespace = namespace
         self._threshold = threshold
         self._beats: dict[str, tuple[datetime | None, datetime | None]] = {}
@@ -76,7 +83,7 @@ class Profiles:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.controller.run(), name="profiles")
             group.create_task(self._check_heartbeats(), name="heartbeats")
-            await synced(self._registry.informers)
+            await synced([*self._registry.informers, *self._bindings])
             self.check_all()
 
     def check_all(self) -> None:
@@ -137,8 +144,10 @@ class Profiles:
         return True
 
     def _may_delete(self, obj: Unknown) -> bool:
-        """Checks that a profile is of this hub, and that it is known whether its cluster is a member."""
-        return _manager(obj) == OCM or (_manager(obj) == KUBEFLEET and self._registry.knows_members)
+        """Checks that a profile is of this hub, and that it is known whether its namespace is bound, or its cluster a member."""
+        if _manager(obj) == OCM:
+            return all(each.ever_synced for each in self._bindings)
+        return _manager(obj) == KUBEFLEET and self._registry.knows_members
 
     # --- Records -------------------------------------------------------------------------------------------------------------------
 

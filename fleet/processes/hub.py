@@ -75,7 +75,14 @@ class HubProcess(LeaderProcess):
             "guard rails": GuardRails(hub, own.administrators),
         }
         if "inventory" in settings.modules:
-            profiles = Profiles(hub, self.registry, sets.namespaces_of, namespace=own.profile_namespace, threshold=own.heartbeat_threshold)
+            profiles = Profiles(
+                hub,
+                self.registry,
+                sets.namespaces_of,
+                bindings=sets.informers,
+                namespace=own.profile_namespace,
+                threshold=own.heartbeat_threshold,
+            )
             sets.on_change(profiles.check_all)
             self._parts["profiles"] = profiles
         members = self.registry.members

@@ -6,9 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
 
+from fleet.api import keys
+from fleet.api.resources import MANAGEDCLUSTERSETBINDINGS
 from fleet.clusters.hub import start
 from fleet.clusters.profiles import Profiles
 from fleet.clusters.registry import Registry
+from fleet.core.profiles import OCM
 from tests.support.memory_api import MergingApi
 from tests.unit.fleet.builders import condition, hub_of
 from vkubelet.client.transport import Call
@@ -26,6 +29,8 @@ class Scene(MergingApi):
     def __init__(self, period: int) -> None:
         super().__init__()
         self.clock, self.period = ManualClock(), period
+        self.bindings_served = asyncio.Event()
+        self.bindings_served.set()
         self.put(MEMBER, {"metadata": {"name": "w1", "uid": "m1"}, "spec": {"heartbeatPeriodSeconds": period}})
         self.beat()
 
@@ -54,7 +59,8 @@ class Scene(MergingApi):
     async def running(self) -> AsyncIterator[None]:
         hub = hub_of(self.client(), self.clock)
         registry = Registry(hub, with_members=True)
-        profiles = Profiles(hub, registry, lambda name: {}, namespace="n", threshold=60.0)
+        bindings = hub.informer(MANAGEDCLUSTERSETBINDINGS)
+        profiles = Profiles(hub, registry, lambda name: {}, bindings=[bindings], namespace="n", threshold=60.0)
 
         async def watch() -> None:
             while True:
@@ -65,6 +71,8 @@ class Scene(MergingApi):
                 start(group, [*registry.informers, *profiles.informers])
                 group.create_task(watch())
                 group.create_task(profiles.run())
+                await self.bindings_served.wait()
+                start(group, [bindings])
 
         async with asyncio.TaskGroup() as group:
             task = group.create_task(serve())
@@ -112,6 +120,18 @@ async def test_f_177_a_hub_that_was_away_reports_nothing_before_it_has_watched_f
         scene.beat()
         await scene.clock.settle()
         assert scene.found == HEALTHY
+
+
+async def test_f_175_a_hub_that_starts_deletes_no_profile_before_it_knows_the_bindings() -> None:
+    scene, bound = Scene(60), PROFILE.replace("/n/", "/default/")
+    scene.bindings_served.clear()
+    spec = {"clusterManager": {"name": OCM}, "displayName": "w1"}
+    scene.put(bound, {"metadata": {"name": "w1", "namespace": "default", "uid": "p0", "labels": {keys.CLUSTER_MANAGER: OCM}}, "spec": spec})
+    async with scene.running():
+        assert scene.found == HEALTHY and bound in scene.objects
+        scene.bindings_served.set()
+        await scene.clock.settle()
+        assert bound not in scene.objects
 
 
 async def test_f_501_heartbeats_in_their_period_write_nothing() -> None:
