@@ -108,7 +108,10 @@ class Health:
             return
         written, now, known = renew_time(lease), self._watching.now(), self._pulses.get(name)
         self._pulses[name] = Pulse.begin(written, now=now) if known is None else known.after(written, now=now)
-        if known is not None and written is not None and written != known.written:
+        if known is None:
+            # Without a Lease there was no timer.
+            self._revive(name)
+        elif written is not None and written != known.written:
             self._compare_clock(name, written, before=known)
             self._revive(name)
 

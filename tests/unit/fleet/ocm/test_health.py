@@ -127,6 +127,18 @@ async def test_f_141_a_renewal_that_no_event_has_shown_counts() -> None:
         assert scene.found() == STOPPED
 
 
+async def test_f_141_a_lease_that_was_restored_and_not_renewed_since_is_judged() -> None:
+    scene = Scene()
+    async with running(scene):
+        await scene.live(600)
+        scene.api.delete(LEASE)
+        await scene.clock.advance(400)
+        assert scene.found() == ("True", "ManagedClusterAvailable")
+        scene.renew()
+        await scene.clock.advance(310)
+        assert scene.found() == STOPPED
+
+
 async def test_f_141_the_addons_of_a_silent_cluster_are_unknown() -> None:
     scene = Scene()
     addon = "/apis/addon.open-cluster-management.io/v1alpha1/namespaces/w1/managedclusteraddons/tunnel"
