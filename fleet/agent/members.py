@@ -25,7 +25,7 @@ from vkubelet.clock import rfc3339
 from vkubelet.control.backoff import Backoff
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.recorder import ObjectReference, Recorder
-from vkubelet.errors import VKubeletError
+from vkubelet.errors import Conflict, VKubeletError
 
 _RECHECKED_EVERY: Final = 60.0
 _WATCHED_EVERY: Final = 1.0
@@ -169,13 +169,27 @@ class MemberAgent:
                 wait = await self._heartbeat()
                 backoff.reset()
             except VKubeletError as error:
-                wait = backoff.next()
+                wait = min(backoff.next(), self._period())
                 self.worker.situation.warns("MemberNotReported", f"cannot write the InternalMemberCluster on the hub: {error}")
             await wait_at_most(clock, self._changed, wait)
 
+    def _period(self) -> float:
+        """Seconds between two heartbeats: one that failed is repeated before the next is due."""
+        obj = self._obj
+        return float(InternalMemberCluster.parse(obj).period) if obj is not None else _RECHECKED_EVERY
+
     async def _heartbeat(self) -> float:
         """Reports once where the record asks for it; returns the seconds until the next report. Raises ApiError."""
-        obj = self._obj
+        try:
+            return await self._write_report(self._obj)
+        except Conflict:
+            # After an outage the watch may take longer than a heartbeat may be late to show who wrote last.
+            name = self.worker.settings.cluster
+            found = await self.hub.get(INTERNALMEMBERCLUSTERS, Key(keys.member_namespace(name), name))
+            self.record.adopt(found)
+            return await self._write_report(found)
+
+    async def _write_report(self, obj: Unknown | None) -> float:
         member = InternalMemberCluster.parse(obj) if obj is not None else None
         if obj is None or member is None or member.desired not in (JOIN, LEAVE):
             self.joined, self._reported = False, None

@@ -208,6 +208,11 @@ class PeerHub:
         conditions = {each["type"]: (each["status"], each["reason"]) for each in entry.get("conditions") or ()}
         return {"heartbeat": entry.get("lastReceivedHeartbeat", ""), **conditions}
 
+    def annotate_member(self, name: str, value: str) -> None:
+        """A change that is none to its agent."""
+        path = f"{MEMBERS}/namespaces/fleet-member-{name}/internalmemberclusters/{name}"
+        self.send("PATCH", path, {"metadata": {"annotations": {"note": value}}})
+
     def let_leave(self, name: str) -> None:
         path = f"{MEMBERS}/namespaces/fleet-member-{name}/internalmemberclusters/{name}"
         self.send("PATCH", path, {"spec": {"state": "Leave"}})

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+
+import yaml
 
 from tests.integration.fleet.agent.scene import AgentScene, MakeScene
 from tests.support.command import run_command
-from tests.support.peer import PeerHub
+from tests.support.gate import Gate
+from tests.support.peer import Body, PeerHub
 from tests.support.program import LONG, Program, eventually
+from tests.support.troubles import Trouble
 
 JOINED, HEALTHY = ("True", "InternalMemberClusterJoined"), ("True", "InternalMemberClusterHealthy")
 TOKEN = {"door": "kubefleet", "token": {"secret": "hub-token"}}
@@ -48,6 +53,26 @@ async def test_f_125_a_member_reports_heartbeats_health_properties_and_usage(sce
         assert types["ClusterPropertyCollectionSucceeded"] == "PropertiesCollected"
         await eventually(lambda: events(peer, name) >= {"InternalMemberClusterJoined", "InternalMemberClusterHealthy"}, "Events")
     assert peer.record(name) is None
+
+
+async def test_f_125_heartbeats_go_on_when_the_watch_is_behind(scene: MakeScene, peer: PeerHub) -> None:
+    behind = Trouble(when=lambda asked: asked.is_watch and asked.resource == "internalmemberclusters", events=without_changes)
+    with Gate() as gate, gate.trouble(behind):
+        server = yaml.safe_load(gate.lead(peer.cluster, peer.cluster.kubeconfig).read_text())["clusters"][0]["cluster"]["server"]
+        laptop = await scene(bootstrap=peer.bootstrap(server=server), **TOKEN)
+        name = laptop.cluster
+        await admitted(laptop, peer)
+        with laptop.program() as program:
+            await reports(laptop, peer, program)
+            for number in range(3):
+                peer.annotate_member(name, str(number))
+                first = peer.member_agent(name)["heartbeat"]
+                await eventually(lambda first=first: peer.member_agent(name)["heartbeat"] > first, f"heartbeat\n{program.tail()}")  # type: ignore[misc]
+
+
+def without_changes(event: Body) -> Iterator[Body]:
+    if event["type"] != "MODIFIED":
+        yield event
 
 
 async def test_f_127_a_member_that_leaves_acknowledges_and_reports_no_longer(scene: MakeScene, peer: PeerHub) -> None:
