@@ -9,8 +9,7 @@ import logging
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from datetime import datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
@@ -26,6 +25,7 @@ from yarl import URL
 from vkubelet import logformat
 from vkubelet.api.codec import status_error
 from vkubelet.client.connection import Connection
+from vkubelet.client.server_time import ServerTime
 from vkubelet.client.turns import Turns
 from vkubelet.clock import Clock
 from vkubelet.errors import ApiError, ServerError, Unauthorized, Unreachable
@@ -96,8 +96,7 @@ class Transport:
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._turns: Turns | None = None
-        self._date: tuple[str, float] | None = None
-        """The Date of the last response, and when that was received."""
+        self._server_time = ServerTime(self.clock)
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
@@ -227,7 +226,7 @@ class Transport:
                     **outgoing.options,  # type: ignore[arg-type]
                 )
             code = str(response.status)
-            self._date = response.headers.get("Date", ""), self.clock.monotonic()
+            self._server_time.observe(response.headers.get("Date", ""), took=self.clock.monotonic() - started)
             if response.status >= 300:
                 raise await refusal(call, response)
             return response
@@ -235,13 +234,8 @@ class Transport:
             self.note(call, code, self.clock.monotonic() - started)
 
     def server_now(self) -> datetime:
-        """Returns the time of the server, to the second, by the Date of its last response; our own without one."""
-        text, received = self._date or ("", 0.0)
-        try:
-            written = parsedate_to_datetime(text)
-        except ValueError:
-            return self.clock.now()
-        return written + timedelta(seconds=self.clock.monotonic() - received) if written.tzinfo is not None else self.clock.now()
+        """Returns the time of the server, to the second, by the Date of its responses; our own without one."""
+        return self._server_time.now()
 
     def note(self, call: Call, code: str, seconds: float) -> None:
         """Counts and logs a call that got the status `code` after that many seconds."""

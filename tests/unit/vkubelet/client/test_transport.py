@@ -3,7 +3,6 @@
 import errno
 import socket
 import ssl
-from datetime import UTC, datetime
 
 import aiohttp
 import pytest
@@ -16,7 +15,6 @@ from vkubelet.client.rest import Client
 from vkubelet.client.transport import unreachable
 from vkubelet.clock import Clock
 from vkubelet.errors import Fenced, Unreachable
-from vkubelet.testing.clock import ManualClock
 
 CANARY = "s3cret"
 
@@ -92,20 +90,3 @@ async def test_call_of_a_client_that_was_closed_is_unreachable_and_may_be_repeat
         pass
     with pytest.raises(Unreachable, match="closed"):
         await client.get(PODS, Key("default", "web"))
-
-
-async def test_the_time_of_the_server_is_that_of_its_last_response_whatever_our_clock_does() -> None:
-    clock = ManualClock()
-    client = Client(Connection("https://api.example"), clock=clock)
-    assert client.server_now() == clock.now()
-    client.transport._date = "Thu, 01 Jan 2026 01:00:00 GMT", clock.monotonic()
-    await clock.advance(5.0)
-    clock.set(-3600)
-    assert client.server_now() == datetime(2026, 1, 1, 1, 0, 5, tzinfo=UTC)
-
-
-@pytest.mark.parametrize("date", ["", "yesterday", "Thu, 01 Jan 2026 09:00:00"])
-async def test_a_date_that_cannot_be_read_is_replaced_by_our_time(date: str) -> None:
-    client = Client(Connection("https://api.example"), clock=(clock := ManualClock()))
-    client.transport._date = date, clock.monotonic()
-    assert client.server_now() == clock.now()
