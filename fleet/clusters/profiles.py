@@ -117,13 +117,15 @@ class Profiles:
             found += [managed_profile(managed, namespace, cluster_set=each) for namespace, each in self._bound(name).items()]
         if member is not None and is_published(member):
             threshold, (_, heartbeat) = oldest_heartbeat(self._threshold, member.period), self._beats.get(name, (None, None))
-            health = member_health(member, heartbeat=heartbeat, now=self._hub.client.server_now(), threshold=threshold)
+            health = member_health(member, heartbeat=heartbeat, now=self._registry.watching.now(), threshold=threshold)
             profile = member_profile(member, self._namespace, health=health)
-            if health["reason"] == LOST and self._registry.watching.lasts() < threshold:
+            if health["reason"] != LOST:
+                self._lost.discard(name)
+            elif self._registry.watching.lasts() < threshold:
                 # This process may have been away itself: the profile keeps what it reported last.
                 profile = evolve(profile, conditions=())
                 self._lost.discard(name)
-            elif health["reason"] == LOST:
+            else:
                 self._lost.add(name)
             found.append(profile)
         return found
@@ -211,14 +213,14 @@ class Profiles:
         if known is None:
             self._beats[name] = (written, written)
         elif written != known[0]:
-            self._beats[name] = (written, self._hub.client.server_now())
+            self._beats[name] = (written, self._registry.watching.now())
 
     async def _check_heartbeats(self) -> None:
         """Reconciles each member once whose last heartbeat has become too old while it was watched, until cancelled. A timer for each
         member would expire as often as heartbeats arrive."""
         while True:
             await self._hub.clock.sleep(_CHECKED_EVERY)
-            now, watched = self._hub.client.server_now(), self._registry.watching.lasts()
+            now, watched = self._registry.watching.now(), self._registry.watching.lasts()
             for name, (_, heartbeat) in self._beats.items():
                 # Nearly all are younger than any member's limit.
                 if heartbeat is None or name in self._lost or (now - heartbeat).total_seconds() <= self._threshold:

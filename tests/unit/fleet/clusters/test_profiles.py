@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from fleet.api import keys
 from fleet.api.resources import MANAGEDCLUSTERSETBINDINGS
@@ -28,14 +28,14 @@ class Scene(MergingApi):
 
     def __init__(self, period: int) -> None:
         super().__init__()
-        self.clock, self.period = ManualClock(), period
+        self.clock, self.period, self.late = ManualClock(), period, timedelta()
         self.bindings_served = asyncio.Event()
         self.bindings_served.set()
         self.put(MEMBER, {"metadata": {"name": "w1", "uid": "m1"}, "spec": {"heartbeatPeriodSeconds": period}})
         self.beat()
 
     def server_now(self) -> datetime:
-        return self.clock.now()
+        return self.clock.now() - self.late
 
     async def fetch(self, call: Call, timeout: float) -> bytes:
         if call.method == "PATCH" and call.path == PROFILE and PROFILE not in self.objects:
@@ -93,6 +93,18 @@ async def test_f_177_a_member_is_lost_without_its_heartbeat_and_found_by_the_nex
             scene.beat()
             await scene.clock.settle()
             assert scene.found == HEALTHY
+
+
+async def test_f_177_a_lost_member_stays_lost_when_the_time_of_the_hub_goes_back() -> None:
+    scene = Scene(60)
+    async with scene.running():
+        await scene.clock.advance(70)
+        assert scene.found == LOST
+        scene.late = timedelta(seconds=30)
+        profile = scene.objects[PROFILE]
+        scene.put(PROFILE, {**profile, "metadata": {**profile["metadata"], "labels": {"changed": "by another client"}}})
+        await scene.clock.settle()
+        assert scene.found == LOST
 
 
 async def test_f_177_a_member_with_a_long_period_is_not_lost_within_it() -> None:
