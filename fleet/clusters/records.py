@@ -42,6 +42,11 @@ class Records:
         found = self.informer.store.get(obj.key)
         return found if found is not None and found.metadata.uid == obj.metadata.uid else obj
 
+    def unchanged(self, obj: Unknown) -> Unknown | None:
+        """Returns the newest known state of an object, to report about its spec; None when that has changed, so that a reconcile is due."""
+        found = self.latest(obj)
+        return found if found.metadata.generation == obj.metadata.generation else None
+
     async def patch(self, obj: Unknown, change: JsonView, *, subresource: str = "") -> Unknown:
         """Merges a change into the object as it was read; returns it. Raises ApiError, Conflict when it has changed since."""
         metadata = {**change.get("metadata", {}), "uid": obj.metadata.uid, "resourceVersion": obj.metadata.resource_version}
@@ -62,12 +67,14 @@ class Records:
 
     async def hold(self, obj: Unknown, finalizers: Collection[str], *, metadata: JsonView | None = None) -> Unknown:
         """Adds finalizers, and changes other metadata in the same write. Raises ApiError."""
+        obj = self.unchanged(obj) or obj
         missing = [each for each in finalizers if each not in obj.metadata.finalizers]
         change = {**(metadata or {}), **({"finalizers": [*obj.metadata.finalizers, *missing]} if missing else {})}
         return await self.patch(obj, {"metadata": change}) if change else obj
 
     async def release(self, obj: Unknown, finalizers: Collection[str]) -> Unknown:
         """Removes finalizers. Raises ApiError."""
+        obj = self.latest(obj)
         left = [each for each in obj.metadata.finalizers if each not in finalizers]
         return await self.patch(obj, {"metadata": {"finalizers": left}}) if len(left) < len(obj.metadata.finalizers) else obj
 

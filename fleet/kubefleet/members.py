@@ -122,14 +122,16 @@ class Members:
         return self._kept.get(resource, metadata["name"], metadata.get("namespace", "")) is not None
 
     async def _report(self, obj: Unknown, member: MemberCluster, obstacle: str) -> None:
-        live = self._internal_of(member)
+        live, current = self._internal_of(member), self._members.unchanged(obj)
+        if current is None:
+            return
         status = (live.body.get("status") or {}) if live is not None else {}
         agents = membership.agents_of(InternalMemberCluster.parse(live) if live is not None else None)
         ready, joined = membership.ready_condition(obstacle), membership.joined_condition(agents)
         copied = [each for each in status.get("conditions") or () if each.get("type") in membership.COPIED]
         fields = {name: status[name] for name in membership.COPIED_FIELDS if name in status}
         news = [each for each in (ready, joined) if _is_news(obj, each)]
-        await self._members.report(obj, [ready, joined, *map(_plain, copied)], fields)
+        await self._members.report(current, [ready, joined, *map(_plain, copied)], fields)
         for each in news:
             self._hub.event(MEMBERCLUSTERS, obj, reason=each["reason"], message=each["message"], warning=each is ready and bool(obstacle))
 
@@ -148,7 +150,7 @@ class Members:
         await self._members.report(self._members.latest(obj), [membership.joined_condition(membership.Agents.LEFT)])
         self._hub.event(MEMBERCLUSTERS, obj, reason="MemberClusterLeft", message="the member has left the fleet")
         ours = [keys.MEMBER_FINALIZER] if self._published else [keys.MEMBER_FINALIZER, keys.PROFILE_FINALIZER]
-        await self._members.release(self._members.latest(obj), ours)
+        await self._members.release(obj, ours)
         with bind(member=member.name):
             log.info("member has left")
         return None

@@ -101,11 +101,12 @@ class Acceptor:
         return RECHECK if waits else None
 
     async def _report(self, obj: Unknown, decision: acceptance.Decision) -> None:
-        if not decision.status:
+        current = self._registry.managed.unchanged(obj)
+        if not decision.status or current is None:
             return
         known = has_condition(obj, HUB_ACCEPTED, status=decision.status, reason=decision.reason)
         accepted = condition(HUB_ACCEPTED, decision.status, decision.reason, message=decision.message)
-        await self._registry.managed.report(obj, [accepted])
+        await self._registry.managed.report(current, [accepted])
         if not known:
             warning = decision.reason not in (acceptance.ACCEPTED, acceptance.DENIED)
             self._hub.event(MANAGEDCLUSTERS, obj, reason=decision.reason, message=decision.message, warning=warning)
