@@ -218,7 +218,8 @@ class WorkerCluster:
     def unreadable(self) -> str:
         """Returns which of the worker's lists are refused, and why; empty when none is."""
         spaces = () if self.mount.is_shared else (self.namespaces,)
-        errors = [informer.last_error for informer in (self.nodes, self.pods, self.policies, self.configmaps, self.secrets, *spaces)]
+        lists = (self.nodes, self.pods, self.policies, self.csinodes, self.configmaps, self.secrets, *spaces)
+        errors = [informer.last_error for informer in lists]
         return "; ".join(str(error) for error in errors if isinstance(error, REFUSED))
 
     def physical_pod(self, ref: PodRef) -> Pod | None:
