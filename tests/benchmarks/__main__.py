@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.benchmarks import account, burst, edges, events, fleet, kubeocean, nodes, stalls, streams, versus
+from tests.benchmarks import account, burst, edges, events, fleet, kubeocean, nodes, scale_model, stalls, streams, versus
 from tests.benchmarks.figures import Figure, table, write
 from tests.support.program import COLD
 from vkubelet.testing.cluster import Site
@@ -30,6 +30,7 @@ SCENES: Mapping[str, Callable[[Site], Awaitable[Sequence[Figure]]]] = {
     "kubeocean-10k": kubeocean.ten_thousand,
     "edges": edges.measure,
     "fleet-clusters": fleet.clusters,
+    "scale-model": scale_model.measure,
     "stalls": stalls.measure,
     "streams": streams.measure,
     "thousand": nodes.thousand,

@@ -6,6 +6,7 @@ Invariant: the world around the process is not counted: what belongs to tests, m
 from __future__ import annotations
 
 import gc
+import sys
 import types
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,8 @@ from typing import Any
 _CONTAINERS = (dict, set, frozenset, list, tuple, deque)
 _GROWING = (dict, set, list, deque, OrderedDict)
 _NOT_FOLLOWED = (type, types.ModuleType, str, bytes, int, float, types.CodeType)
+_VALUES = (str, bytes, int, float)
+"""Have a size, and lead to nothing."""
 _OWN = ("vkubelet", "vkubelet_providers", "kubeocean")
 
 
@@ -73,3 +76,18 @@ def _attributes(owner: object) -> Iterator[tuple[str, object]]:
 
 def _is_followed(child: object) -> bool:
     return not isinstance(child, _NOT_FOLLOWED) and not type(child).__module__.startswith("tests.")
+
+
+def weight(root: object) -> int:
+    """Returns the bytes of all objects that are reachable from the process, by the same rule; what shares memory counts once."""
+    known: set[int] = {id(root)}
+    waiting: list[object] = [root]
+    total = 0
+    while waiting:
+        owner = waiting.pop()
+        total += sys.getsizeof(owner)
+        for child in (cell for cell, _ in _children(owner, "")) if isinstance(owner, types.FunctionType) else gc.get_referents(owner):
+            if id(child) not in known and (isinstance(child, _VALUES) or _is_followed(child)):
+                known.add(id(child))
+                waiting.append(child)
+    return total
