@@ -78,7 +78,7 @@ class TokenReconciler:
         self.controller.add(_without_node(pod.ref), after=1.0, priority=Priority.LOW)
 
     def released(self, ref: PodRef) -> None:
-        """Enqueues the Secret of a pod whose containers have terminated."""
+        """Enqueues the Secret of a pod whose containers have terminated: a live GET found no physical pod of this uid."""
         self._terminated.add(ref.uid)
         self.controller.add(_without_node(ref))
 
@@ -194,7 +194,10 @@ class TokenReconciler:
         return Issued(tokens, *min(ends))
 
     async def _delete_unused(self, ref: PodRef, secret: Unknown, pod: Pod | None) -> float | None:
-        """Deletes the Secret if live GETs find the pod in neither cluster any more: a Secret is created before its physical pod."""
+        """Deletes the Secret if live GETs find the pod in neither cluster any more: a Secret is created before its physical pod.
+
+        Of a pod that was released a GET has found no physical pod, so it is not read again.
+        """
         created = parse_rfc3339(secret.metadata.creation_timestamp)
         terminated = ref.uid in self._terminated
         left = _ORPHAN_AFTER - (self._host.clock.now() - created).total_seconds()
@@ -202,12 +205,8 @@ class TokenReconciler:
             return min(left, _ORPHAN_AFTER)
         if pod is None and not terminated and await self._exists_in_hub(ref):
             return _RECHECK_AFTER
-        try:
-            found = await self._worker.client.get(PODS, self._worker.mount.copy_key(ref.key))
-            if virtual_uid(found.metadata) == ref.uid:
-                return _RECHECK_AFTER
-        except NotFound:
-            log.debug("no physical pod uses the tokens any more")
+        if not terminated and await self._exists_in_worker(ref):
+            return _RECHECK_AFTER
         try:
             await self._worker.client.delete(SECRETS, secret.key, uid=secret.metadata.uid)
         except (NotFound, Conflict):
@@ -219,6 +218,13 @@ class TokenReconciler:
             return (await self._host.client.get(PODS, ref)).metadata.uid == ref.uid
         except NotFound:
             return False
+
+    async def _exists_in_worker(self, ref: PodRef) -> bool:
+        try:
+            found = await self._worker.client.get(PODS, self._worker.mount.copy_key(ref.key))
+        except NotFound:
+            return False
+        return virtual_uid(found.metadata) == ref.uid
 
     def _secret_changed(self, change: Change[Unknown]) -> None:
         secret = change.new or change.old
