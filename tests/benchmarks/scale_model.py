@@ -22,7 +22,7 @@ _CLOSE = 0.01
 
 
 async def measure(site: Site) -> Sequence[Figure]:
-    """The runtime at 1,000, 2,000, 5,000 and 50,000 nodes of an API server model; six minutes of CPU."""
+    """The runtime at 1,000, 2,000, 5,000 and 50,000 nodes of an API server model; some ten minutes of CPU."""
     found = [await _run(*size) for size in SIZES]
     _show(found)
     return [figure for each in found for figure in _figures(each)]
