@@ -83,6 +83,40 @@ class _Call:
         return self.time
 
 
+class _Wait(_Call):
+    """A wait that a task awaits: for one task what a future is that is set when it is due, and the callback that lets the task run."""
+
+    __slots__ = ("_asyncio_future_blocking", "_loop", "is_due")
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
+        self._asyncio_future_blocking = False
+        self.callback = None
+        self.off = self.is_due = False
+
+    def __await__(self) -> Generator[Any, None, None]:
+        self._asyncio_future_blocking = True
+        yield self
+
+    # --- what asyncio requires of what a task awaits ---
+
+    def add_done_callback(self, callback: Any, *, context: contextvars.Context) -> None:
+        self.callback, self.context = callback, context
+        self.args = self._loop.passed
+
+    def cancel(self, msg: Any = None) -> bool:  # type: ignore[override]
+        if self.is_due or self.off:
+            return False
+        self.off = True
+        if self.callback is not None:
+            self._loop.call_soon(self.callback, self, context=self.context)
+        return True
+
+    def result(self) -> None:
+        """Raises CancelledError: one that is due passes what `passed` is."""
+        raise asyncio.CancelledError
+
+
 class SimulatedLoop(asyncio.BaseEventLoop):
     """The loop of one simulation. `kill` ends a simulated process as SIGKILL does: none of its code runs any more."""
 
@@ -92,8 +126,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._numbers = 0
         self._timers = 0
-        self._due: list[tuple[float, int, _Call | SimulatedFuture]] = []
-        """Heap of timers, by time and number; a future is set when it is due."""
+        self._due: list[tuple[float, int, _Call]] = []
+        """Heap of timers, by time and number."""
         self._at_once = 0
         self._moments: list[float] = []
         self._on_moment: Callable[[float], None] = lambda moment: None
@@ -106,6 +140,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Number of callbacks run."""
         self.problems: list[str] = []
         """Exceptions that no task has handled."""
+        over: asyncio.Future[None] = asyncio.Future(loop=self)
+        over.set_result(None)
+        self.passed = (over,)
+        """What a task is called with whose wait is over."""
         self.set_exception_handler(self._unhandled)
 
     # --- what asyncio requires of a loop ---
@@ -158,52 +196,60 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_soon_threadsafe(self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:
         return self.call_soon(callback, *args, context=context)
 
-    def after(self, delay: float) -> asyncio.Future[Any]:
-        """Returns a future that is done in so many seconds."""
-        future = SimulatedFuture(loop=self)
+    def after(self, delay: float) -> _Wait:
+        """Returns what the current task awaits, at once, to run again in so many seconds."""
+        wait = _Wait(self)
         self._timers += 1
-        heapq.heappush(self._due, (self._after(delay), self._timers, future))
-        return future
+        heapq.heappush(self._due, (self._after(delay), self._timers, wait))
+        return wait
 
     def _after(self, delay: float) -> float:
+        now = self._now
+        if delay <= 0:
+            return now
         # However short, a wait takes time: a program that waits for a moment that rounding puts a trifle later must reach it.
-        return max(self._now + delay, math.nextafter(self._now, math.inf)) if delay > 0 else self._now
+        moment = now + delay
+        return moment if moment > now else math.nextafter(now, math.inf)
 
     def _process_events(self, event_list: Any) -> None:
         raise AssertionError("there are no sockets in a simulation")
 
     def _run_once(self) -> None:
         ready: Any = self._ready  # type: ignore[attr-defined]
-        if ready:
-            self._at_once += len(ready)
-            if self._at_once > _MOST_CALLBACKS:
-                raise Stuck(f"callbacks run without end at {self._now:.3f} s: {ready[0]!r}")
-        else:
-            self._at_once = 0
-            self._advance()
-        if self._due and self._due[0][0] <= self._now:
-            self._take_due(ready)
-        dead, stalled = self._dead, self._stalled
-        for _ in range(len(ready)):
-            call = ready.popleft()
-            if call.off:
-                continue
-            if dead or stalled:
-                process = call.context.get(PROCESS, "")
-                if process and (process in dead or process in stalled):
-                    if process not in dead:
-                        stalled[process].append(call)
+        due, dead, stalled = self._due, self._dead, self._stalled
+        # In one call as long as the loop is not stopped, which is checked after each round of callbacks.
+        while True:
+            if ready:
+                self._at_once += len(ready)
+                if self._at_once > _MOST_CALLBACKS:
+                    raise Stuck(f"callbacks run without end at {self._now:.3f} s: {ready[0]!r}")
+            else:
+                self._at_once = 0
+                self._advance()
+            if due and due[0][0] <= self._now:
+                self._take_due(ready)
+            for _ in range(len(ready)):
+                call = ready.popleft()
+                if call.off:
                     continue
-            self.callbacks += 1
-            try:
-                call.context.run(call.callback, *call.args)
-            except Exception as error:
-                self.problems.append(f"Exception in callback {call.callback!r}: {error!r}")
+                if dead or stalled:
+                    process = call.context.get(PROCESS, "")
+                    if process and (process in dead or process in stalled):
+                        if process not in dead:
+                            stalled[process].append(call)
+                        continue
+                self.callbacks += 1
+                try:
+                    call.context.run(call.callback, *call.args)
+                except Exception as error:
+                    self.problems.append(f"Exception in callback {call.callback!r}: {error!r}")
+            if self._stopping:  # type: ignore[attr-defined]
+                return
 
     def _advance(self) -> None:
         due, moments = self._due, self._moments
         while True:
-            while due and _is_off(due[0][2]):
+            while due and due[0][2].off:
                 heapq.heappop(due)
             if not due:
                 raise Stuck("every task waits, and no timer is set")
@@ -218,16 +264,18 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         due = []
         while waiting and waiting[0][0] <= now:
             timer = heapq.heappop(waiting)
-            if not _is_off(timer[2]):
+            if not timer[2].off:
                 due.append(timer)
         if len(due) > 1:
             self._rng.shuffle(due)
-            due.sort(key=itemgetter(0))
+            if due[0][0] != due[-1][0] or len(due) > 2:
+                due.sort(key=itemgetter(0))
         for _, _, each in due:
-            if isinstance(each, _Call):
-                ready.append(each)
-            else:
-                each.set_result(None)
+            if isinstance(each, _Wait):
+                each.is_due = True
+                if each.callback is None:
+                    continue
+            ready.append(each)
 
     def _unfinished(self) -> list[tuple[str, SimulatedTask]]:
         return [each for each in self._tasks if not each[1].done()]
@@ -308,10 +356,6 @@ class LoopClock:
 def _turn() -> Generator[None, None, None]:
     """Lets the other tasks that are ready run, as `asyncio.sleep(0)`."""
     yield
-
-
-def _is_off(timer: _Call | SimulatedFuture) -> bool:
-    return timer.off if isinstance(timer, _Call) else timer.done()
 
 
 def _settle(future: asyncio.Future[Any], func: Callable[..., Any], args: Iterable[Any]) -> None:
