@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults.planted import DEFAULT_SCHEDULES, DEFAULT_SEED, PAGE, ROOT, Planted, in_tree, page, patches, tree
-from tests.faults.simulation.campaign import run, run_all
+from tests.faults.simulation.campaign import report_of, run_all, shares
 from tests.faults.simulation.schedule import Schedule
-from tests.faults.simulation.worlds import judged, play
+from tests.faults.simulation.worlds import judged, play, scenarios
 
 _LINES = """
 import json, sys
@@ -45,6 +45,7 @@ ONCE_FAILED = (
     "kubeocean/copies seed=20261124 severed:28:5",
 )
 """Schedules in which a campaign has found a defect of the product, of a scene or of an oracle."""
+SCENARIOS = ["/".join(each) for each in scenarios()]
 
 
 def lines_elsewhere(hash_seed: str) -> list[list[str]]:
@@ -100,11 +101,25 @@ def test_a_schedule_that_failed_once_finds_nothing(schedule: str) -> None:
     assert not judged(Schedule.parse(schedule)).violations
 
 
-@pytest.mark.timeout(1200)
-def test_the_default_campaign_finds_nothing() -> None:
-    report = run(seed=DEFAULT_SEED, most=DEFAULT_SCHEDULES, jobs=1)
+@pytest.fixture(scope="module")
+def default_campaign() -> dict[str, list[Schedule]]:
+    """The schedules of the default campaign by scenario."""
+    return shares(seed=DEFAULT_SEED, most=DEFAULT_SCHEDULES, jobs=1)
+
+
+@pytest.mark.timeout(300)
+def test_the_default_campaign_has_schedules_for_every_scenario(default_campaign: dict[str, list[Schedule]]) -> None:
+    assert list(default_campaign) == SCENARIOS
+    every = [schedule for schedules in default_campaign.values() for schedule in schedules]
+    assert len(set(every)) == len(every) == DEFAULT_SCHEDULES
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_default_campaign_finds_nothing(scenario: str, default_campaign: dict[str, list[Schedule]]) -> None:
+    report = report_of(default_campaign[scenario], seed=DEFAULT_SEED, jobs=1)
     assert not report.failed, report.text()
-    assert report.schedules == DEFAULT_SCHEDULES
+    assert report.schedules == len(default_campaign[scenario])
 
 
 FOUND = [planted for planted in patches() if planted.header("Found-by")]

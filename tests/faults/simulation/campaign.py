@@ -132,6 +132,27 @@ def run(
     return report
 
 
+def shares(*, seed: int, most: int, jobs: int = 0) -> dict[str, list[Schedule]]:
+    """Returns the schedules of a campaign by `world/scenario`; runs those without faults, as the plan depends on them."""
+    first = bases(scenarios(), seed)
+    known = list(run_all(first, jobs or os.cpu_count() or 1))
+    found: dict[str, list[Schedule]] = {}
+    for schedules in _batches(first, partial(campaign, seed=seed), known=known, most=most, size=_LARGE_BATCH):
+        for schedule in schedules:
+            found.setdefault(f"{schedule.world}/{schedule.scenario}", []).append(schedule)
+    return found
+
+
+def report_of(schedules: Sequence[Schedule], *, seed: int, jobs: int = 0) -> Report:
+    """Runs these schedules, of a campaign of that seed."""
+    began, report = time.monotonic(), Report(seed)
+    for outcome in run_all(schedules, jobs or os.cpu_count() or 1):
+        report.add(outcome)
+    report.seconds = time.monotonic() - began
+    report.shrunk = [smallest(outcome) for outcome in _different(report.failed)]
+    return report
+
+
 def _batches(first: list[Schedule], plan: Plan, *, known: Sequence[Outcome], most: int | None, size: int) -> Iterator[list[Schedule]]:
     """Yields the schedules of a campaign in parts, first those without faults, whose outcomes are `known` when the next part is made."""
     yield first
