@@ -112,11 +112,13 @@ class BindingReconciler:
 
     def set_services(self, state: Observation | None) -> None:
         """Sets the state of the mirrors of Services; None when there are none."""
-        self._set(evolve(self._health, services=state))
+        if state != self._health.services:
+            self._set(evolve(self._health, services=state))
 
     def set_network_policies(self, state: Observation | None) -> None:
         """Sets the state of the mirrors of NetworkPolicies; None when there are none."""
-        self._set(evolve(self._health, network_policies=state))
+        if state != self._health.network_policies:
+            self._set(evolve(self._health, network_policies=state))
 
     def set_kinds(self, state: Observation | None) -> None:
         """Sets the state of the mirrors of extra kinds; None when there are none."""

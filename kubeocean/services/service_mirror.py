@@ -174,10 +174,11 @@ class ServiceMirror(Mirrors[forms.Mirror]):
         """Reports on the binding what is mirrored, and what is missing, when that has changed."""
         while True:
             await self._scope.host.clock.sleep(_REPORTED_EVERY)
-            refused, failing = ("; ".join(errors(self._essential())) for errors in (refusals, failures))
+            essential = self._essential()
+            refused, failing = "; ".join(refusals(essential)), "; ".join(failures(essential))
             tenants = () if self._worker.mount.is_shared else (self._worker.services, self._worker.endpointslices)
             are_answered = all(each.ever_synced or each.last_error is not None for each in tenants)
-            if refused or failing or (are_answered and all(each.ever_synced for each in self._essential())):
+            if refused or failing or (are_answered and all(each.ever_synced for each in essential)):
                 state = mirroring(
                     self._namespaces.all,
                     self._originals.store,

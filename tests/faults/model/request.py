@@ -86,7 +86,7 @@ def sent_object(kind: Kind, request: Request, namespace: str) -> Body:
 
 
 def timestamp(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return moment.astimezone(UTC).isoformat()[:19] + "Z"
 
 
 def not_allowed() -> Refusal:

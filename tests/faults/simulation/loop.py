@@ -124,6 +124,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         super().__init__()
         self._rng = rng
         self._now = 0.0
+        self._wall_at, self._wall = 0.0, START
         self._numbers = 0
         self._timers = 0
         self._due: list[tuple[float, int, _Call]] = []
@@ -150,6 +151,15 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def time(self) -> float:
         return self._now
+
+    get_debug = bool  # type: ignore[assignment]
+    """It is not debugged: asyncio asks for each task and future, which a function in C answers sooner."""
+
+    def wall(self) -> datetime:
+        """Returns the time of a wall clock that is right; most of it is read several times at a moment."""
+        if self._wall_at != self._now:
+            self._wall_at, self._wall = self._now, START + timedelta(seconds=self._now)
+        return self._wall
 
     def create_future(self) -> asyncio.Future[Any]:
         return SimulatedFuture(loop=self)
@@ -334,16 +344,15 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 class LoopClock:
     """The product's Clock on the time of the loop. `skew` moves the wall clock alone, as an administrator or NTP does."""
 
-    def __init__(self, loop: SimulatedLoop, *, start: datetime = START) -> None:
+    def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
-        self._start = start
         self.skew = timedelta()
 
     def now(self) -> datetime:
-        return self._start + timedelta(seconds=self._loop.time()) + self.skew
+        return self._loop.wall() + self.skew
 
     def monotonic(self) -> float:
-        return self._loop.time()
+        return self._loop._now
 
     async def sleep(self, seconds: float) -> None:
         if seconds > 0:

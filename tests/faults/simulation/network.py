@@ -14,7 +14,7 @@ import random
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Self
 
 import aiohttp
@@ -24,7 +24,7 @@ from tests.faults.model.refusals import Refusal
 from tests.faults.model.server import ApiModel
 from tests.faults.simulation.branches import Branch, of_event, of_write
 from tests.faults.simulation.calls import counts, refusal, request_of, site_of
-from tests.faults.simulation.loop import PROCESS, START, SimulatedLoop
+from tests.faults.simulation.loop import PROCESS, SimulatedLoop
 from tests.faults.simulation.schedule import Fault, Kind
 from vkubelet.api.codec import encode_json
 from vkubelet.client.connection import Connection
@@ -195,7 +195,7 @@ class SimulatedTransport(Transport):
 
     def server_now(self) -> datetime:
         """The clock of an API server is not that of the process."""
-        return START + timedelta(seconds=self._network.loop.time())
+        return self._network.loop.wall()
 
     async def _answered(self, call: Call, future: Answer, timeout: float | None) -> Any:
         timer = None if timeout is None else self._network.loop.call_later(timeout, self._give_up, call, future)

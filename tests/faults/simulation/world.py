@@ -20,7 +20,7 @@ from tests.faults.model.server import ApiModel
 from tests.faults.model.storage import Change
 from tests.faults.simulation.branches import Branch, of_second
 from tests.faults.simulation.history import Entry, History
-from tests.faults.simulation.loop import PROCESS, START, LoopClock, SimulatedLoop, Stuck
+from tests.faults.simulation.loop import PROCESS, LoopClock, SimulatedLoop, Stuck
 from tests.faults.simulation.network import Network, address_of
 from tests.faults.simulation.oracles import is_renewal
 from tests.faults.simulation.sandbox import Ports, sandbox
@@ -98,7 +98,7 @@ class World:
 
     def now(self) -> datetime:
         """The wall clock of the machines other than that of the process."""
-        return START + timedelta(seconds=self.loop.time())
+        return self.loop.wall()
 
     def every(self, seconds: float, cluster: str, step: Callable[[], bool]) -> None:
         """Runs an actor's step again and again, at moments that differ a little; after False it waits for a write to its cluster."""
