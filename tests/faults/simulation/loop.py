@@ -227,34 +227,30 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _run_once(self) -> None:
         ready: Any = self._ready  # type: ignore[attr-defined]
         due, dead, stalled = self._due, self._dead, self._stalled
-        # In one call as long as the loop is not stopped, which is checked after each round of callbacks.
-        while True:
-            if ready:
-                self._at_once += len(ready)
-                if self._at_once > _MOST_CALLBACKS:
-                    raise Stuck(f"callbacks run without end at {self._now:.3f} s: {ready[0]!r}")
-            else:
-                self._at_once = 0
-                self._advance()
-            if due and due[0][0] <= self._now:
-                self._take_due(ready)
-            for _ in range(len(ready)):
-                call = ready.popleft()
-                if call.off:
+        if ready:
+            self._at_once += len(ready)
+            if self._at_once > _MOST_CALLBACKS:
+                raise Stuck(f"callbacks run without end at {self._now:.3f} s: {ready[0]!r}")
+        else:
+            self._at_once = 0
+            self._advance()
+        if due and due[0][0] <= self._now:
+            self._take_due(ready)
+        for _ in range(len(ready)):
+            call = ready.popleft()
+            if call.off:
+                continue
+            if dead or stalled:
+                process = call.context.get(PROCESS, "")
+                if process and (process in dead or process in stalled):
+                    if process not in dead:
+                        stalled[process].append(call)
                     continue
-                if dead or stalled:
-                    process = call.context.get(PROCESS, "")
-                    if process and (process in dead or process in stalled):
-                        if process not in dead:
-                            stalled[process].append(call)
-                        continue
-                self.callbacks += 1
-                try:
-                    call.context.run(call.callback, *call.args)
-                except Exception as error:
-                    self.problems.append(f"Exception in callback {call.callback!r}: {error!r}")
-            if self._stopping:  # type: ignore[attr-defined]
-                return
+            self.callbacks += 1
+            try:
+                call.context.run(call.callback, *call.args)
+            except Exception as error:
+                self.problems.append(f"Exception in callback {call.callback!r}: {error!r}")
 
     def _advance(self) -> None:
         due, moments = self._due, self._moments
