@@ -104,6 +104,8 @@ class Informer(Generic[T]):
         self._handlers: list[Callable[[Change[T]], None]] = []
         self._isolated = Isolation(f"informer {resource.plural}")
         self._backoff = Backoff(first=0.2, limit=30.0, jitter=0.5)
+        self._warned = ""
+        """The error of the last warning."""
         self._version = ""
         self._synced = asyncio.Event()
         self._received_at = self._clock.monotonic()
@@ -397,9 +399,14 @@ class Informer(Generic[T]):
     def _failed(self, error: VKubeletError) -> None:
         self._synced.clear()
         self.last_error = error
-        patient = self._backoff.failures() != _FAILURES_UNTIL_WARNING - 1
+        failures = self._backoff.failures() + 1
+        # The text of a refusal does not change with each attempt, so another one is another right that lacks.
+        is_other = failures > _FAILURES_UNTIL_WARNING and isinstance(error, Forbidden) and str(error) != self._warned
+        is_due = failures == _FAILURES_UNTIL_WARNING or is_other
+        if is_due:
+            self._warned = str(error)
         with bind(resource=str(self._resource)):
-            log.log(logging.DEBUG if patient else logging.WARNING, "watch failed, it will be repeated: %s", error)
+            log.log(logging.WARNING if is_due else logging.DEBUG, "watch failed, it will be repeated: %s", error)
 
     def _succeeded(self) -> None:
         if self.last_error is not None and self._backoff.failures() >= _FAILURES_UNTIL_WARNING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable
 from itertools import chain, combinations, pairwise
 
@@ -13,7 +14,7 @@ from vkubelet.api.objects import PODS, Key, Pod
 from vkubelet.control import informer as module
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.store import Store
-from vkubelet.errors import Invalid, Unreachable
+from vkubelet.errors import Forbidden, Invalid, Unreachable
 from vkubelet.testing.clock import ManualClock
 
 Events = AsyncGenerator[WatchEvent[Pod], None]
@@ -344,3 +345,23 @@ async def test_server_that_returns_after_a_long_outage_is_listed_within_ten_seco
             await clock.advance(10.0)
             assert informer.synced and versions(informer) == truth(api)
             running.cancel()
+
+
+async def test_each_right_that_is_missing_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Also one that is taken away as soon as another was given back, while the watch still waits between its attempts."""
+    caplog.set_level(logging.WARNING)
+    api, clock, missing = Api(), ManualClock(), ""
+    served = api.watch
+
+    async def refused(verb: str) -> Events:
+        raise Forbidden(f"{verb} pods", f"cannot {verb} resource pods", status=403)
+        yield
+
+    api.watch = lambda *args, **more: refused(missing) if missing else served(*args, **more)  # type: ignore[method-assign]
+    informer: Informer[Pod] = Informer(api, PODS, clock=clock)  # type: ignore[arg-type]
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(informer.run())
+        for missing in ("list", "watch", "list"):
+            await clock.advance(100.0)
+        running.cancel()
+    assert [record.args[0].message.split()[1] for record in caplog.records if record.args] == ["list", "watch", "list"]  # type: ignore[index,union-attr]
