@@ -350,18 +350,21 @@ async def test_server_that_returns_after_a_long_outage_is_listed_within_ten_seco
 async def test_each_right_that_is_missing_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     """Also one that is taken away as soon as another was given back, while the watch still waits between its attempts."""
     caplog.set_level(logging.WARNING)
-    api, clock, missing = Api(), ManualClock(), ""
-    served = api.watch
+    api, clock = Api(), ManualClock()
 
     async def refused(verb: str) -> Events:
         raise Forbidden(f"{verb} pods", f"cannot {verb} resource pods", status=403)
         yield
 
-    api.watch = lambda *args, **more: refused(missing) if missing else served(*args, **more)  # type: ignore[method-assign]
     informer: Informer[Pod] = Informer(api, PODS, clock=clock)  # type: ignore[arg-type]
     async with asyncio.TaskGroup() as group:
         running = group.create_task(informer.run())
-        for missing in ("list", "watch", "list"):
+        for verb in ("list", "watch", "list"):
+            api.watch = lambda *args, verb=verb, **more: refused(verb)  # type: ignore[method-assign]
             await clock.advance(100.0)
         running.cancel()
-    assert [record.args[0].message.split()[1] for record in caplog.records if record.args] == ["list", "watch", "list"]  # type: ignore[index,union-attr]
+    assert [record.getMessage().rpartition(" cannot ")[2] for record in caplog.records] == [
+        "list resource pods",
+        "watch resource pods",
+        "list resource pods",
+    ]
