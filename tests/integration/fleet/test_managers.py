@@ -28,16 +28,17 @@ from tests.integration.fleet.player import (
     taints,
 )
 from tests.integration.fleet.test_health import AVAILABLE, PERIOD, STOPPED, UNREACHABLE, renewing, tainted
+from tests.support.ahead import ahead
 from tests.support.program import LONG, eventually, holds
 from vkubelet.testing.cluster import ControlPlane
 
-pytestmark = pytest.mark.usefixtures("program")
+pytestmark = pytest.mark.usefixtures("lasting_program")
 OTHER = "other"
 MARKS = {"labels": {"other.example/a": "kept"}, "annotations": {"other.example/b": "kept"}}
 NEWER = "/apis/cluster.kubernetes-fleet.io/v1/memberclusters"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hub_settings() -> Body:
     return {"profile_namespace": "default"}
 
@@ -64,6 +65,7 @@ async def keeps(admin: Caller, *paths: str) -> None:
         assert own["f:metadata"].keys() == {"f:labels", "f:annotations"}, (path, own)
 
 
+@ahead(group="managers")
 async def test_f_9_what_another_manager_applies_to_a_cluster_survives(prepared: ControlPlane, bootstrap: Caller, admin: Caller) -> None:
     # F-27, F-142, F-155: on every object of ours, through writes of each.
     agent, cluster = await joined(prepared, bootstrap, admin, "o1", seconds=PERIOD), f"{CLUSTERS}/o1"
@@ -124,6 +126,7 @@ async def changes_of_each(admin: Caller, name: str, role: str) -> None:
     await holds(check, seconds=LONG)
 
 
+@ahead(group="managers")
 async def test_f_9_what_another_manager_applies_to_a_member_survives(prepared: ControlPlane, admin: Caller) -> None:
     # F-11: the record is written as v1. F-23, F-27: its mirror gets a taint of its own, too.
     body = member("o2")

@@ -32,6 +32,7 @@ from tests.integration.fleet.together.outages import (
 )
 from tests.integration.fleet.together.scene import Fleet, with_token
 from tests.integration.fleet.trace import tracing
+from tests.support.ahead import ahead
 from tests.support.program import eventually
 
 PERIOD = 1
@@ -65,6 +66,7 @@ async def stays_available(fleet: Fleet, owner: Caller, directory: Path, *, name:
     assert {part: trace.values(part) for part in parts} == {part: STEADY[part] for part in parts}
 
 
+@ahead("tmp_path", group="worker stopped")
 async def test_f_141_an_independent_worker_joins_our_hub_and_stays_available(fleet: Fleet, owner: Caller, tmp_path: Path) -> None:
     # F-25, F-107, F-118, F-142. Five minutes of it: tests/faults/cut/test_outages_of_fleet.py.
     name = "independent"
