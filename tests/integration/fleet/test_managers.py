@@ -27,13 +27,15 @@ from tests.integration.fleet.player import (
     report,
     taints,
 )
-from tests.integration.fleet.test_health import AVAILABLE, PERIOD, STOPPED, UNREACHABLE, renewing, tainted
+from tests.integration.fleet.test_health import AVAILABLE, STOPPED, UNREACHABLE, renewing, tainted
 from tests.support.ahead import ahead
 from tests.support.program import LONG, eventually, holds
 from vkubelet.testing.cluster import ControlPlane
 
 pytestmark = pytest.mark.usefixtures("lasting_program")
 OTHER = "other"
+LEASE = 2
+"""Seconds of which five have to be enough for what comes between joining and renewing."""
 MARKS = {"labels": {"other.example/a": "kept"}, "annotations": {"other.example/b": "kept"}}
 NEWER = "/apis/cluster.kubernetes-fleet.io/v1/memberclusters"
 
@@ -68,7 +70,7 @@ async def keeps(admin: Caller, *paths: str) -> None:
 @ahead(group="managers")
 async def test_f_9_what_another_manager_applies_to_a_cluster_survives(prepared: ControlPlane, bootstrap: Caller, admin: Caller) -> None:
     # F-27, F-142, F-155: on every object of ours, through writes of each.
-    agent, cluster = await joined(prepared, bootstrap, admin, "o1", seconds=PERIOD), f"{CLUSTERS}/o1"
+    agent, cluster = await joined(prepared, bootstrap, admin, "o1", seconds=LEASE), f"{CLUSTERS}/o1"
     await found(admin, internal("o1"))
     await report(admin, "o1")
     role = "open-cluster-management:managedcluster:o1"
