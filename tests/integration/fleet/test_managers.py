@@ -35,7 +35,7 @@ from vkubelet.testing.cluster import ControlPlane
 pytestmark = pytest.mark.usefixtures("lasting_program")
 OTHER = "other"
 LEASE = 2
-"""Seconds of which five have to be enough for what comes between joining and renewing."""
+"""Seconds; five times as long is enough for what comes between joining and the next renewal."""
 MARKS = {"labels": {"other.example/a": "kept"}, "annotations": {"other.example/b": "kept"}}
 NEWER = "/apis/cluster.kubernetes-fleet.io/v1/memberclusters"
 

@@ -32,7 +32,7 @@ RENEWALS = 6
 """More periods than a cluster may be silent for."""
 
 
-@ahead("laptops", long=True)
+@ahead("laptops", group="outages")
 async def test_f_141_f_177_workers_that_fall_silent_are_reported_and_recover(
     fleet: Fleet, laptops: Callable[[], Laptop], owner: Caller
 ) -> None:
@@ -47,7 +47,7 @@ async def test_f_132_f_179_a_worker_whose_api_server_is_stopped_recovers(laptop:
         print(await loses_its_api_server(made))
 
 
-@ahead("laptop", long=True)
+@ahead("laptop", group="outages")
 async def test_f_143_a_worker_clock_an_hour_off_changes_nothing_else(laptop: Laptop, owner: Caller) -> None:
     # F-25, F-141
     async with joined(laptop, owner, SHORT, ahead=0) as made:
