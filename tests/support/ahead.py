@@ -26,8 +26,8 @@ from tests.support.beside import Beside
 AT_ONCE = 4
 """Tests that run at the same time: enough to use the CPU that each leaves, few enough for limits of time on a loaded machine."""
 Test = Callable[..., Awaitable[None]]
-Values = Callable[[Callable[[str], Any]], AbstractAsyncContextManager[Any]]
-"""Makes a value of one test; its argument reads fixtures of a wider scope by their names."""
+Make = Mapping[str, Callable[[], AbstractAsyncContextManager[Any]]]
+"""Makes function-scoped values, by their names."""
 
 
 def ahead(*own: str, group: str = "", long: bool = False) -> Callable[[Test], Test]:
@@ -58,10 +58,9 @@ def group_of(item: pytest.Item) -> tuple[str, ...]:
     return (str(item.path.parent), function.group) if hasattr(function, "ahead") else ()
 
 
-async def _run(test: Test, own: Sequence[str], make: Mapping[str, Values], read: Callable[[str], Any]) -> None:
+async def _run(test: Test, own: Sequence[str], make: Make, shared: Mapping[str, Any]) -> None:
     async with AsyncExitStack() as stack:
-        values = {name: await stack.enter_async_context(make[name](read)) for name in own}
-        shared = {name: read(name) for name in inspect.signature(test).parameters if name not in own}
+        values = {name: await stack.enter_async_context(make[name]()) for name in own}
         await test(**shared, **values)
 
 
@@ -70,7 +69,7 @@ class Crowd:
     """The tests of one directory; `make` has their function-scoped values."""
 
     beside: Beside
-    make: Mapping[str, Values]
+    make: Make
     _runs: dict[str, concurrent.futures.Future[None]] = field(factory=dict)
 
     async def turn(self, request: pytest.FixtureRequest) -> None:
@@ -90,14 +89,14 @@ class Crowd:
 
     async def _start(self, item: Any, values: Mapping[str, Any], places: asyncio.Semaphore) -> None:
         async with places:
-            await item.function.ahead(self.make, values.__getitem__)
+            await item.function.ahead(self.make, values)
 
 
 def _starts_last(item: Any) -> bool:
     return not item.function.long
 
 
-def crowd_of(make: Mapping[str, Values]) -> Iterator[Crowd]:
+def crowd_of(make: Make) -> Iterator[Crowd]:
     """The body of a fixture `crowd`."""
     with Beside() as beside:
         yield Crowd(beside, make)

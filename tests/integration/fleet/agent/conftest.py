@@ -90,7 +90,7 @@ def crowd(peer: PeerHub, worker: ControlPlane, cluster_site: Site, tmp_path_fact
 
     yield from crowd_of(
         {
-            "scene": lambda read: scenes(peer, worker, cluster_site, tmp_path_factory.mktemp("scene")),
-            "tmp_path": lambda read: nullcontext(tmp_path_factory.mktemp("ahead")),
+            "scene": lambda: scenes(peer, worker, cluster_site, tmp_path_factory.mktemp("scene")),
+            "tmp_path": lambda: nullcontext(tmp_path_factory.mktemp("ahead")),
         }
     )

@@ -106,8 +106,8 @@ def crowd(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cr
 
     yield from crowd_of(
         {
-            "tmp_path": lambda read: nullcontext(fresh_directory()),
-            "laptop": lambda read: nullcontext(new_laptop(fleet, fresh_directory())),
-            "laptops": lambda read: nullcontext(partial(new_laptop, fleet, fresh_directory())),
+            "tmp_path": lambda: nullcontext(fresh_directory()),
+            "laptop": lambda: nullcontext(new_laptop(fleet, fresh_directory())),
+            "laptops": lambda: nullcontext(partial(new_laptop, fleet, fresh_directory())),
         }
     )
