@@ -30,14 +30,10 @@ NAMES = [f"{each.plural}.{each.group}" for each in DEFINED]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that may run side by side follow one another, after the others of their directory."""
-    own = [at for at, item in enumerate(items) if item.path.is_relative_to(Path(__file__).parent) and not _has_its_place(item)]
+    own = [at for at, item in enumerate(items) if item.path.is_relative_to(Path(__file__).parent) and not item.get_closest_marker("first")]
     ordered = sorted((items[at] for at in own), key=lambda item: (_DIRECTORIES.index(item.path.parent.name), group_of(item)))
     for at, item in zip(own, ordered, strict=True):
         items[at] = item
-
-
-def _has_its_place(item: pytest.Item) -> bool:
-    return any(item.get_closest_marker(name) for name in ("first", "last"))
 
 
 async def served(cluster: ControlPlane, kinds: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from fleet.api import keys
 from tests.integration.fleet.conftest import define, prepare, serving
 from tests.support.audit import Audit, Call
-from tests.support.beside import Beside
 from tests.support.many_clusters import ManyClusters
 from tests.support.outside import Meter, Outside
 from tests.support.program import eventually
@@ -24,19 +22,14 @@ JOINED_WITHIN = 240.0
 QUIET = 5.0
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def apart(cluster_site: Site, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """A hub that is removed with its thousand namespaces; no controller of Kubernetes has to fill and empty them."""
     options = Options(controllers=False, scheduler=False, aggregation=False)
     with running(ControlPlane("many", cluster_site, options=options), request) as plane:
+        asyncio.run(define(plane))
+        asyncio.run(prepare(plane))
         yield plane
-
-
-@pytest.fixture(scope="session")
-def steady(apart: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Future[None]]:
-    """The end of what is observed beside the other tests of the session."""
-    with Beside() as beside:
-        yield beside.submit(steady_state(apart, tmp_path_factory.mktemp("many")))
 
 
 async def settled(hub: ControlPlane, many: ManyClusters) -> None:
@@ -55,31 +48,19 @@ def written(audit: Audit) -> list[Call]:
     return [call for call in audit.writes() if call.namespace != keys.NAMESPACE]
 
 
-async def steady_state(hub: ControlPlane, directory: Path) -> None:
-    """Lets all clusters join, and judges the process while nothing else happens; its API server ends then."""
-    await define(hub)
-    await prepare(hub)
-    with serving(hub, directory, {}) as program:
-        many = ManyClusters(hub, program, COUNT)
+# Before all others: the clusters that they start use CPU until the end.
+@pytest.mark.first
+@pytest.mark.timeout(900)
+async def test_f_501_five_hundred_clusters_in_steady_state(apart: ControlPlane, tmp_path: Path) -> None:
+    with serving(apart, tmp_path, {}) as program:
+        many = ManyClusters(apart, program, COUNT)
         await many.join(seconds=JOINED_WITHIN)
-        await settled(hub, many)
+        await settled(apart, many)
         process = Outside(program.process.pid)
-        audit, meter = Audit(hub, keys.HUB), Meter(process)
+        audit, meter = Audit(apart, keys.HUB), Meter(process)
         await many.live(WATCHED)
         meter.stop()
         print(f"{COUNT} clusters: {meter.cores:.3f} core, {process.rss_mib():.0f} MiB")
         assert written(audit) == [], "it renews the Lease of its leader alone"
         assert await many.unavailable() == []
         assert meter.cores <= 0.15 and process.rss_mib() <= 300
-    await hub.stop_apiserver()
-
-
-@pytest.mark.first
-async def test_f_501_five_hundred_clusters_begin_to_join(steady: Future[None]) -> None:
-    assert not steady.done()
-
-
-@pytest.mark.last
-@pytest.mark.timeout(900)
-async def test_f_501_five_hundred_clusters_in_steady_state(steady: Future[None]) -> None:
-    await asyncio.wrap_future(steady)
