@@ -51,7 +51,7 @@ async def test_f_132_f_179_a_worker_whose_api_server_is_stopped_recovers(laptop:
 async def test_f_143_a_worker_clock_an_hour_off_changes_nothing_else(laptop: Laptop, owner: Caller) -> None:
     # F-25, F-141
     async with joined(laptop, owner, SHORT, ahead=0) as made:
-        with traced(laptop) as traces:
+        async with traced(laptop) as traces:
             for ahead, wanted in ((HOUR, OUT_OF_SYNC), (0, SYNCED), (-HOUR, OUT_OF_SYNC), (0, SYNCED)):
                 laptop.set_clock(ahead)
                 await reaches(owner, f"{CLUSTERS}/{laptop.name}", CLOCK, wanted)
@@ -65,7 +65,7 @@ async def test_f_141_f_143_a_hub_that_was_stopped_or_had_a_wrong_clock_changes_n
     async with joined(laptop, owner, SHORT) as made:
         print(f"API server: {await loses_its_hub(made, fleet.hub.stop_apiserver, fleet.hub.start_apiserver)}")
         print(f"process: {await loses_its_hub(made, *stopped_and_started(fleet.process))}")
-        with traced(laptop) as traces:
+        async with traced(laptop) as traces:
             await with_wrong_clocks_of_the_hub(made)
             await made.is_well()
         await unchanged(made, traces, STEADY)

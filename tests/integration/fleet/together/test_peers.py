@@ -58,12 +58,13 @@ async def stays_available(fleet: Fleet, owner: Caller, directory: Path, *, name:
     await eventually(compared, "the clocks are compared", every=1.0)
     await tainted_by_owner(owner, name)
     parts = {**{each: condition_of(each) for each in (ACCEPTANCE, JOINED, AVAILABLE, CLOCK)}, "taints": taints}
-    with tracing(fleet.hub.kubeconfig, f"{CLUSTERS}/{name}", parts) as trace:
+    path = f"{CLUSTERS}/{name}"
+    async with tracing(fleet.hub.kubeconfig, {path: parts}) as traces:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             await asyncio.sleep(period)
             await agent.renew()
-    assert {part: trace.values(part) for part in parts} == {part: STEADY[part] for part in parts}
+    assert {part: traces[path].values(part) for part in parts} == {part: STEADY[part] for part in parts}
 
 
 @ahead("tmp_path", group="worker stopped")
