@@ -30,6 +30,8 @@ class HubLease:
         """Why the last attempt failed."""
         self.renewed = asyncio.Event()
         """Set when this process has renewed it once."""
+        self.returned = asyncio.Event()
+        """Set when a renewal succeeds after one that failed: the hub responds again."""
         self._hub = hub
         self._key = Key(cluster, keys.LEASE)
         self._holder = holder
@@ -53,6 +55,8 @@ class HubLease:
                 self._lease, self.problem = None, str(error)
                 await self._clock.sleep(min(self._backoff.next(), float(seconds)))
                 continue
+            if self.problem:
+                self.returned.set()
             self.renewed_at, self.problem = self._clock.monotonic(), ""
             self.renewed.set()
             self._backoff.reset()

@@ -5,6 +5,7 @@ Invariant: before the hub accepts the cluster, and after it denies it, nothing b
 
 import asyncio
 import enum
+import logging
 from typing import Final
 
 from attrs import define, field
@@ -22,6 +23,8 @@ from vkubelet.client.rest import Client, Selection
 from vkubelet.control.backoff import Backoff
 from vkubelet.control.informer import Change, Informer
 from vkubelet.errors import Unauthorized, VKubeletError
+
+log = logging.getLogger(__name__)
 
 _WATCHED_EVERY: Final = 5.0
 _OVERDUE_PERIODS: Final = 2
@@ -73,11 +76,23 @@ class Membership:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.record.run(), name="record")
             group.create_task(self.lease.run(self._lease_seconds), name="lease")
+            group.create_task(self._catch_up(), name="return of the hub")
             group.create_task(self._renew_certificate(), name="certificate")
             group.create_task(self._report(), name="status")
             group.create_task(self._report_health(), name="health")
             group.create_task(self._report_inventory(), name="inventory")
             group.create_task(self._watch_hub(), name="hub")
+
+    async def _catch_up(self) -> None:
+        """Reads the record and reports as soon as the hub responds again: watch and report may wait for their back-off."""
+        while True:
+            await self.lease.returned.wait()
+            self.lease.returned.clear()
+            try:
+                self.record.adopt(await self.hub.get(MANAGEDCLUSTERS, Key("", self.worker.settings.cluster)))
+            except VKubeletError as error:
+                log.debug("the record is not read, the watch follows: %s", error)
+            self.changed.set()
 
     @property
     def cluster(self) -> ManagedCluster | None:

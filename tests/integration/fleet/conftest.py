@@ -17,12 +17,23 @@ from fleet.api.resources import DEFINED, definition
 from fleet.core.rights import hub_rules
 from fleet.ocm.acceptance import hub_objects
 from tests.integration.fleet.player import Body, Caller
+from tests.support.ahead import Crowd, crowd_of, group_of
 from tests.support.bound import established
 from tests.support.program import Program, eventually
 from vkubelet.api.rbac import granted
 from vkubelet.testing.cluster import CommandFailed, ControlPlane
 
+_DIRECTORIES = ("agent", "fleet", "together")
+"""In this order: clusters of a directory are removed after its last test."""
 NAMES = [f"{each.plural}.{each.group}" for each in DEFINED]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that may run side by side follow one another, after the others of their directory."""
+    own = [at for at, item in enumerate(items) if item.path.is_relative_to(Path(__file__).parent) and not item.get_closest_marker("first")]
+    ordered = sorted((items[at] for at in own), key=lambda item: (_DIRECTORIES.index(item.path.parent.name), group_of(item)))
+    for at, item in zip(own, ordered, strict=True):
+        items[at] = item
 
 
 async def served(cluster: ControlPlane, kinds: str) -> bool:
@@ -74,7 +85,7 @@ def admin(fleet_hub: ControlPlane) -> Caller:
     return Caller(fleet_hub.kubeconfig)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def bootstrap(prepared: ControlPlane) -> Caller:
     """An identity that may ask to join, and nothing more."""
     return Caller(prepared.client_config("bootstrap", ["system:bootstrappers:managedcluster"]))
@@ -87,7 +98,7 @@ def prepared(fleet_hub: ControlPlane) -> ControlPlane:
     return fleet_hub
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hub_settings() -> Body:
     """The section `hub:`; modules override it."""
     return {}
@@ -97,3 +108,16 @@ def hub_settings() -> Body:
 def program(prepared: ControlPlane, tmp_path: Path, hub_settings: Body) -> Iterator[Program]:
     with serving(prepared, tmp_path, hub_settings) as program:
         yield program
+
+
+@pytest.fixture(scope="module")
+def lasting_program(prepared: ControlPlane, tmp_path_factory: pytest.TempPathFactory, hub_settings: Body) -> Iterator[Program]:
+    """One process for all tests of a module, which leave it running."""
+    with serving(prepared, tmp_path_factory.mktemp("hub"), hub_settings) as program:
+        yield program
+
+
+@pytest.fixture(scope="session")
+def crowd() -> Iterator[Crowd]:
+    """Tests that run side by side."""
+    yield from crowd_of({})

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
+import pytest
+
 from tests.integration.fleet.player import (
     CLUSTERS,
     Agent,
@@ -21,13 +23,14 @@ from tests.integration.fleet.player import (
     reaches,
     taints,
 )
+from tests.support.ahead import ahead
 from tests.support.program import Program, eventually
 from vkubelet.testing.cluster import ControlPlane
 
 AVAILABLE, CLOCK = "ManagedClusterConditionAvailable", "ManagedClusterConditionClockSynced"
 STOPPED = ("Unknown", "ManagedClusterLeaseUpdateStopped")
 UNREACHABLE = ("cluster.open-cluster-management.io/unreachable", "NoSelect")
-PERIOD = 2
+PERIOD = 1
 GRACE = 5 * PERIOD
 
 
@@ -57,8 +60,10 @@ async def tainted(admin: Caller, name: str, *wanted: tuple[str, str]) -> None:
     await eventually(check, f"the taints of {name} are {wanted}")
 
 
+@pytest.mark.usefixtures("lasting_program")
+@ahead(group="health")
 async def test_f_141_f_142_a_silent_cluster_is_unknown_and_tainted_until_it_is_back(
-    prepared: ControlPlane, bootstrap: Caller, admin: Caller, program: Program
+    prepared: ControlPlane, bootstrap: Caller, admin: Caller
 ) -> None:
     agent = await joined(prepared, bootstrap, admin, "h1", seconds=PERIOD)
     await admin.create(addons("h1"), addon("h1", "tunnel"))
@@ -84,8 +89,10 @@ async def test_f_141_f_142_a_silent_cluster_is_unknown_and_tainted_until_it_is_b
         await tainted(admin, "h1", ("mine", "PreferNoSelect"), ("cluster.open-cluster-management.io/unavailable", "NoSelect"))
 
 
+@pytest.mark.usefixtures("lasting_program")
+@ahead(group="health")
 async def test_f_143_a_clock_an_hour_off_is_reported_and_harms_nothing_else(
-    prepared: ControlPlane, bootstrap: Caller, admin: Caller, program: Program
+    prepared: ControlPlane, bootstrap: Caller, admin: Caller
 ) -> None:
     agent = await joined(prepared, bootstrap, admin, "h2", seconds=60)
 
@@ -94,8 +101,8 @@ async def test_f_143_a_clock_an_hour_off_is_reported_and_harms_nothing_else(
         return conditions(await admin.get(f"{CLUSTERS}/h2")).get(CLOCK) == wanted
 
     differs, equal = ("False", "ManagedClusterClockOutOfSync"), ("True", "ManagedClusterClockSynced")
-    for ahead, wanted in ((timedelta(), equal), (timedelta(hours=1), differs), (timedelta(), equal), (-timedelta(hours=1), differs)):
-        await eventually(lambda ahead=ahead, wanted=wanted: renewed(ahead, wanted), f"clock {ahead} ahead", every=1.0)  # type: ignore[misc]
+    for skew, wanted in ((timedelta(), equal), (timedelta(hours=1), differs), (timedelta(), equal), (-timedelta(hours=1), differs)):
+        await eventually(lambda skew=skew, wanted=wanted: renewed(skew, wanted), f"clock {skew} ahead", every=0.3)  # type: ignore[misc]
     assert conditions(await admin.get(f"{CLUSTERS}/h2"))[AVAILABLE] == ("True", "ManagedClusterAvailable")
     skip = {"registration.open-cluster-management.io/skip-clock-sync-check": "true"}
     await admin.merge(f"{CLUSTERS}/h2", {"metadata": {"annotations": skip}})

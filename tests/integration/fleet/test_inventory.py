@@ -22,17 +22,18 @@ from tests.integration.fleet.player import (
     reaches,
     report,
 )
+from tests.support.ahead import ahead
 from tests.support.program import eventually, holds
 from vkubelet.testing.cluster import ControlPlane
 
-pytestmark = pytest.mark.usefixtures("program")
+pytestmark = pytest.mark.usefixtures("lasting_program")
 LABEL = "cluster.open-cluster-management.io/clusterset"
 SELECTED, EMPTY = ("False", "ClustersSelected"), ("True", "NoClusterMatched")
 HEALTHY = "ControlPlaneHealthy"
 HEARTBEAT = 0.5
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hub_settings() -> Body:
     return {"profile_namespace": "default", "heartbeat_threshold": 3.0}
 
@@ -64,6 +65,7 @@ async def prescribed(admin: Caller, cluster: str, *namespaces: Body) -> bool:
     return ((await admin.call("GET", f"{CLUSTERS}/{cluster}")).get("status") or {}).get("managedNamespaces", []) == [*namespaces]
 
 
+@ahead(group="inventory")
 async def test_f_151_two_sets_always_exist_and_are_corrected(admin: Caller) -> None:
     first = await found(admin, f"{SETS}/global")
     await found(admin, f"{SETS}/default")
@@ -84,6 +86,7 @@ async def test_f_151_two_sets_always_exist_and_are_corrected(admin: Caller) -> N
     await eventually(corrected, "the set selects all clusters again")
 
 
+@ahead(group="inventory")
 async def test_f_151_f_152_sets_and_bindings_report_what_they_have(admin: Caller) -> None:
     namespace = "team-1"
     await admin.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
@@ -103,6 +106,7 @@ async def test_f_151_f_152_sets_and_bindings_report_what_they_have(admin: Caller
     await reaches(admin, bindings(namespace, "blue"), "Bound", ("False", "ClusterSetNotFound"))
 
 
+@ahead(group="inventory")
 async def test_f_172_a_bound_namespace_has_a_profile_of_each_cluster_of_the_set(admin: Caller) -> None:
     namespace = "team-2"
     await admin.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
@@ -128,6 +132,7 @@ async def test_f_172_a_bound_namespace_has_a_profile_of_each_cluster_of_the_set(
     await gone(admin, profile(namespace, "s2"))
 
 
+@ahead(group="inventory")
 async def test_f_171_f_177_a_member_has_a_profile_that_follows_its_heartbeat(prepared: ControlPlane, admin: Caller) -> None:
     body = member("s3")
     # The threshold is at least the member's own period.
@@ -146,6 +151,7 @@ async def test_f_171_f_177_a_member_has_a_profile_that_follows_its_heartbeat(pre
     await reaches(admin, profile("default", "s3"), HEALTHY, ("True", "MemberClusterAPIServerHealthy"))
 
 
+@ahead(group="inventory")
 async def test_f_176_f_178_f_179_a_profile_has_the_reason_that_the_agent_reports(prepared: ControlPlane, admin: Caller) -> None:
     # F-180. Without a status of its agent (F-175) a member has not joined, and has no profile.
     await admin.create(MEMBERS, member("s6"))
@@ -171,6 +177,7 @@ async def test_f_176_f_178_f_179_a_profile_has_the_reason_that_the_agent_reports
         task.cancel()
 
 
+@ahead(group="inventory")
 async def test_f_174_the_profile_is_deleted_before_the_member(prepared: ControlPlane, admin: Caller) -> None:
     await admin.create(MEMBERS, member("s4"))
     agent = await agent_of(prepared, "s4")
@@ -184,6 +191,7 @@ async def test_f_174_the_profile_is_deleted_before_the_member(prepared: ControlP
     await gone(admin, f"{MEMBERS}/s4")
 
 
+@ahead(group="inventory")
 async def test_f_171_a_profile_of_another_manager_is_left_alone(prepared: ControlPlane, admin: Caller) -> None:
     body = {
         "apiVersion": "multicluster.x-k8s.io/v1alpha1",

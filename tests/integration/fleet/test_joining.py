@@ -25,13 +25,15 @@ from tests.integration.fleet.player import (
     work,
     works,
 )
+from tests.support.ahead import ahead
 from tests.support.program import eventually, holds
 from vkubelet.testing.cluster import ControlPlane
 
-pytestmark = pytest.mark.usefixtures("program")
+pytestmark = pytest.mark.usefixtures("lasting_program")
 ROLE = "open-cluster-management:managedcluster"
 
 
+@ahead(group="joining")
 async def test_f_107_a_cluster_joins_when_both_have_consented(prepared: ControlPlane, bootstrap: Caller, admin: Caller) -> None:
     await record(bootstrap, "j1")
     agent = await certified(prepared, bootstrap, admin, "j1")
@@ -53,6 +55,7 @@ async def test_f_107_a_cluster_joins_when_both_have_consented(prepared: ControlP
     await eventually(untainted, "an available cluster has no taint")
 
 
+@ahead(group="joining")
 async def test_f_109_the_renewal_of_an_accepted_cluster_is_approved(prepared: ControlPlane, bootstrap: Caller, admin: Caller) -> None:
     agent = await joined(prepared, bootstrap, admin, "j2")
     request = await request_certificate(agent.own, "j2", agent.key)
@@ -61,6 +64,7 @@ async def test_f_109_the_renewal_of_an_accepted_cluster_is_approved(prepared: Co
     assert (approved["type"], approved["reason"]) == ("Approved", "AutoApprovedByHubCSRApprovingController")
 
 
+@ahead(group="joining")
 async def test_f_109_forged_requests_are_left_to_others(prepared: ControlPlane, bootstrap: Caller, admin: Caller) -> None:
     agent = await joined(prepared, bootstrap, admin, "j3")
     await joined(prepared, bootstrap, admin, "j4")
@@ -94,6 +98,7 @@ async def test_f_109_forged_requests_are_left_to_others(prepared: ControlPlane, 
         await admin.delete(f"{CSRS}/{name}")
 
 
+@ahead(group="joining")
 async def test_f_154_a_denied_cluster_keeps_its_own_record_alone(prepared: ControlPlane, bootstrap: Caller, admin: Caller) -> None:
     agent = await joined(prepared, bootstrap, admin, "j5")
     await accept(admin, "j5", accepts=False)
@@ -108,6 +113,7 @@ async def test_f_154_a_denied_cluster_keeps_its_own_record_alone(prepared: Contr
     await has_condition(admin, "j5", "HubAcceptedManagedCluster", ACCEPTED)
 
 
+@ahead(group="joining")
 async def test_f_116_a_denied_cluster_may_end_its_works_first(prepared: ControlPlane, bootstrap: Caller, admin: Caller) -> None:
     agent = await joined(prepared, bootstrap, admin, "j6")
     await admin.create(works("j6"), work("j6", "w"))
@@ -118,6 +124,7 @@ async def test_f_116_a_denied_cluster_may_end_its_works_first(prepared: ControlP
     await answers(agent, "GET", works("j6"), 403)
 
 
+@ahead(group="joining")
 async def test_f_155_what_is_taken_from_an_accepted_cluster_is_restored(prepared: ControlPlane, bootstrap: Caller, admin: Caller) -> None:
     agent = await joined(prepared, bootstrap, admin, "j7")
     role, binding = f"{RBAC}/clusterroles/{ROLE}:j7", f"{RBAC}/namespaces/j7/rolebindings/{ROLE}:j7:registration"
@@ -136,6 +143,7 @@ async def test_f_155_what_is_taken_from_an_accepted_cluster_is_restored(prepared
     await agent.renew()
 
 
+@ahead(group="joining")
 async def test_f_51_a_namespace_of_another_purpose_is_not_used(prepared: ControlPlane, bootstrap: Caller, admin: Caller) -> None:
     await admin.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "j8"}})
     await record(bootstrap, "j8")
@@ -153,6 +161,7 @@ async def test_f_51_a_namespace_of_another_purpose_is_not_used(prepared: Control
     await has_condition(admin, "j8", "HubAcceptedManagedCluster", ACCEPTED)
 
 
+@ahead(group="joining")
 async def test_f_51_a_cluster_of_a_reserved_name_is_refused(bootstrap: Caller, admin: Caller) -> None:
     await record(bootstrap, "kube-system")
     await accept(admin, "kube-system")

@@ -27,17 +27,20 @@ from tests.integration.fleet.player import (
     report,
     taints,
 )
-from tests.integration.fleet.test_health import AVAILABLE, PERIOD, STOPPED, UNREACHABLE, renewing, tainted
+from tests.integration.fleet.test_health import AVAILABLE, STOPPED, UNREACHABLE, renewing, tainted
+from tests.support.ahead import ahead
 from tests.support.program import LONG, eventually, holds
 from vkubelet.testing.cluster import ControlPlane
 
-pytestmark = pytest.mark.usefixtures("program")
+pytestmark = pytest.mark.usefixtures("lasting_program")
 OTHER = "other"
+LEASE = 2
+"""Seconds; five times as long is enough for what comes between joining and the next renewal."""
 MARKS = {"labels": {"other.example/a": "kept"}, "annotations": {"other.example/b": "kept"}}
 NEWER = "/apis/cluster.kubernetes-fleet.io/v1/memberclusters"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hub_settings() -> Body:
     return {"profile_namespace": "default"}
 
@@ -64,9 +67,10 @@ async def keeps(admin: Caller, *paths: str) -> None:
         assert own["f:metadata"].keys() == {"f:labels", "f:annotations"}, (path, own)
 
 
+@ahead(group="managers")
 async def test_f_9_what_another_manager_applies_to_a_cluster_survives(prepared: ControlPlane, bootstrap: Caller, admin: Caller) -> None:
     # F-27, F-142, F-155: on every object of ours, through writes of each.
-    agent, cluster = await joined(prepared, bootstrap, admin, "o1", seconds=PERIOD), f"{CLUSTERS}/o1"
+    agent, cluster = await joined(prepared, bootstrap, admin, "o1", seconds=LEASE), f"{CLUSTERS}/o1"
     await found(admin, internal("o1"))
     await report(admin, "o1")
     role = "open-cluster-management:managedcluster:o1"
@@ -91,6 +95,8 @@ async def test_f_9_what_another_manager_applies_to_a_cluster_survives(prepared: 
     await changes_of_each(admin, "o1", role)
     await has_condition(admin, "o1", AVAILABLE, STOPPED)
     await tainted(admin, "o1", ("mine", "PreferNoSelect"), UNREACHABLE)
+    # The hub reverts what is reported before the Lease is renewed.
+    await agent.renew()
     async with renewing(agent):
         await agent.report_joined()
         await tainted(admin, "o1", ("mine", "PreferNoSelect"))
@@ -124,6 +130,7 @@ async def changes_of_each(admin: Caller, name: str, role: str) -> None:
     await holds(check, seconds=LONG)
 
 
+@ahead(group="managers")
 async def test_f_9_what_another_manager_applies_to_a_member_survives(prepared: ControlPlane, admin: Caller) -> None:
     # F-11: the record is written as v1. F-23, F-27: its mirror gets a taint of its own, too.
     body = member("o2")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
@@ -24,13 +23,15 @@ from tests.integration.fleet.player import (
     rfc3339,
     taints,
 )
-from tests.support.program import eventually, holds
+from tests.support.ahead import ahead
+from tests.support.program import Program, eventually, holds
 from vkubelet.testing.cluster import ControlPlane
 
-pytestmark = pytest.mark.usefixtures("program")
+pytestmark = pytest.mark.usefixtures("lasting_program")
 ORIGIN = "fleet.vkubelet.io/origin"
 
 
+@ahead(group="members")
 async def test_f_122_a_member_gets_namespace_rights_and_its_membership(prepared: ControlPlane, admin: Caller) -> None:
     await admin.create(MEMBERS, member("m1"))
     await reaches(admin, f"{MEMBERS}/m1", "ReadyToJoin", ("True", "MemberClusterReadyToJoin"))
@@ -46,6 +47,7 @@ async def test_f_122_a_member_gets_namespace_rights_and_its_membership(prepared:
     assert await agent.status_of("GET", "/api/v1/namespaces/fleet-member-m1/secrets") == 403
 
 
+@ahead(group="members")
 async def test_f_122_a_new_identity_replaces_the_old_one(prepared: ControlPlane, admin: Caller) -> None:
     await admin.create(MEMBERS, member("m2"))
     agent = await agent_of(prepared, "m2")
@@ -59,6 +61,7 @@ async def test_f_122_a_new_identity_replaces_the_old_one(prepared: ControlPlane,
     assert subject["name"] == "another"
 
 
+@ahead(group="members")
 async def test_f_122_a_namespace_of_another_owner_is_left_alone(admin: Caller) -> None:
     await admin.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "fleet-member-m3"}})
     await admin.create(MEMBERS, member("m3"))
@@ -69,6 +72,7 @@ async def test_f_122_a_namespace_of_another_owner_is_left_alone(admin: Caller) -
     assert "deletionTimestamp" not in (await admin.call("GET", "/api/v1/namespaces/fleet-member-m3"))["metadata"]
 
 
+@ahead(group="members")
 async def test_f_123_what_the_agent_reports_is_copied(prepared: ControlPlane, admin: Caller) -> None:
     await admin.create(MEMBERS, member("m4"))
     agent = await agent_of(prepared, "m4")
@@ -91,6 +95,7 @@ async def test_f_123_what_the_agent_reports_is_copied(prepared: ControlPlane, ad
     assert [each["type"] for each in status["agentStatus"]] == ["MemberAgent"]
 
 
+@ahead(group="members")
 async def test_f_124_events_say_what_was_created_and_reached(prepared: ControlPlane, admin: Caller) -> None:
     await admin.create(MEMBERS, member("m5"))
     await report(await agent_of(prepared, "m5"), "m5")
@@ -105,6 +110,7 @@ async def test_f_124_events_say_what_was_created_and_reached(prepared: ControlPl
     await holds(recorded)
 
 
+@ahead(group="members")
 async def test_f_127_a_member_leaves_when_its_agent_acknowledges(prepared: ControlPlane, admin: Caller) -> None:
     await admin.create(MEMBERS, member("m6"))
     agent = await agent_of(prepared, "m6")
@@ -123,6 +129,7 @@ async def test_f_127_a_member_leaves_when_its_agent_acknowledges(prepared: Contr
     await gone(admin, f"{CLUSTERS}/m6")
 
 
+@ahead(group="members")
 async def test_f_27_an_accepted_cluster_is_mirrored_as_a_member(admin: Caller) -> None:
     tainted = {"taints": [{"key": "a", "effect": "NoSelectIfNew"}, {"key": "b", "effect": "PreferNoSelect"}]}
     body = managed("c1", accepted=False, labels={"env": "prod"})
@@ -150,6 +157,7 @@ async def test_f_27_an_accepted_cluster_is_mirrored_as_a_member(admin: Caller) -
     await gone(admin, f"{MEMBERS}/c1")
 
 
+@ahead(group="members")
 async def test_f_27_a_member_is_mirrored_as_an_accepted_cluster(prepared: ControlPlane, admin: Caller) -> None:
     await admin.create(MEMBERS, member("c2", labels={"env": "prod"}, taints=[{"key": "a", "value": "b", "effect": "NoSchedule"}]))
     await reaches(admin, f"{CLUSTERS}/c2", "HubAcceptedManagedCluster", ("True", "HubClusterAdminAccepted"))
@@ -164,6 +172,7 @@ async def test_f_27_a_member_is_mirrored_as_an_accepted_cluster(prepared: Contro
     await eventually(allowed, "the identity of the member reads the mirror")
 
 
+@ahead(group="members")
 async def test_f_28_a_mirror_that_is_deleted_comes_back(admin: Caller) -> None:
     await admin.create(MEMBERS, member("c3"))
     first = await found(admin, f"{CLUSTERS}/c3")
@@ -177,6 +186,7 @@ async def test_f_28_a_mirror_that_is_deleted_comes_back(admin: Caller) -> None:
     assert "deletionTimestamp" not in (await admin.call("GET", f"{MEMBERS}/c3"))["metadata"]
 
 
+@ahead(group="members")
 async def test_f_29_the_denial_of_a_mirrored_cluster_revokes_the_rights_of_its_member(admin: Caller) -> None:
     await admin.create(CLUSTERS, managed("c4"))
     path = f"{RBAC}/namespaces/fleet-member-c4/rolebindings/fleet-rolebinding-c4"
@@ -190,11 +200,12 @@ async def test_f_29_the_denial_of_a_mirrored_cluster_revokes_the_rights_of_its_m
     assert "deletionTimestamp" in record["metadata"]
 
 
-async def test_f_27_two_records_of_other_clients_are_left_alone(program: Any, admin: Caller) -> None:
-    program.kill()
+async def test_f_27_two_records_of_other_clients_are_left_alone(lasting_program: Program, admin: Caller) -> None:
+    # One that is killed holds the Lease of the leader for 15 s.
+    lasting_program.terminate()
     await admin.create(CLUSTERS, managed("c5"))
     await admin.create(MEMBERS, member("c5"))
-    program.start()
+    lasting_program.start()
 
     async def recorded() -> bool:
         return any(each["reason"] == "TwoRecords" for each in await admin.items("/api/v1/namespaces/default/events"))
@@ -205,6 +216,7 @@ async def test_f_27_two_records_of_other_clients_are_left_alone(program: Any, ad
         assert ORIGIN not in (record["metadata"].get("annotations") or {}) and "deletionTimestamp" not in record["metadata"]
 
 
+@ahead(group="members")
 async def test_f_142_the_mirror_of_a_member_is_tainted_by_its_heartbeats(prepared: ControlPlane, admin: Caller) -> None:
     # F-25: agents of KubeFleet renew no Lease.
     await admin.create(MEMBERS, member("m20"))

@@ -47,7 +47,7 @@ from vkubelet.testing.cluster import ControlPlane
 QUIET = timedelta(seconds=3)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hub_settings() -> Body:
     return {"auto_approve_users": ["trusted"], "profile_namespace": "default"}
 

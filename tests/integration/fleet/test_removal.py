@@ -19,10 +19,11 @@ from tests.integration.fleet.player import (
     work,
     works,
 )
+from tests.support.ahead import ahead
 from tests.support.program import eventually, holds
 from vkubelet.testing.cluster import ControlPlane
 
-pytestmark = pytest.mark.usefixtures("program")
+pytestmark = pytest.mark.usefixtures("lasting_program")
 HELD = {"finalizers": ["test.example/held"]}
 
 
@@ -36,6 +37,7 @@ async def leaving(admin: Caller, cluster: str) -> set[str]:
     return {each["metadata"]["name"] for each in listed if "deletionTimestamp" in each["metadata"]}
 
 
+@ahead(group="removal")
 async def test_f_156_f_157_addons_then_works_are_removed_in_their_order(prepared: ControlPlane, bootstrap: Caller, admin: Caller) -> None:
     agent = await joined(prepared, bootstrap, admin, "r1")
     await admin.create(addons("r1"), addon("r1", "tunnel", **HELD))
@@ -66,6 +68,7 @@ async def test_f_156_f_157_addons_then_works_are_removed_in_their_order(prepared
     assert "deletionTimestamp" not in (await admin.call("GET", "/api/v1/namespaces/r1"))["metadata"]
 
 
+@ahead(group="removal")
 async def test_f_156_without_its_agent_a_cluster_is_removed_by_force(prepared: ControlPlane, bootstrap: Caller, admin: Caller) -> None:
     await joined(prepared, bootstrap, admin, "r2")
     await admin.create(works("r2"), work("r2", "held", **HELD))
@@ -85,6 +88,7 @@ async def test_f_156_without_its_agent_a_cluster_is_removed_by_force(prepared: C
     await eventually(recorded, "an Event about what may be left")
 
 
+@ahead(group="removal")
 async def test_f_57_a_cluster_that_was_never_accepted_leaves_at_once(bootstrap: Caller, admin: Caller) -> None:
     body = {"apiVersion": "cluster.open-cluster-management.io/v1", "kind": "ManagedCluster", "metadata": {"name": "r3"}, "spec": {}}
     await bootstrap.create(CLUSTERS, body)

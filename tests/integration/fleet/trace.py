@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -19,7 +19,7 @@ from kubernetes import client as k8s
 from urllib3.exceptions import HTTPError
 
 from tests.support.moments import STREAM_SECONDS, stream
-from tests.support.program import PATIENCE
+from tests.support.program import eventually
 from tests.support.witness import api_client
 
 Body = dict[str, Any]
@@ -52,18 +52,24 @@ class Trace:
                 listed.append((value, now))
 
 
-@contextmanager
-def tracing(kubeconfig: Path, path: str, parts: Parts) -> Iterator[Trace]:
-    """Records the parts of the object at `path` while the block runs."""
-    trace, stop, ready = Trace(parts), threading.Event(), threading.Event()
-    thread = threading.Thread(target=_follow, args=(api_client(kubeconfig), path, trace, stop, ready), daemon=True)
-    thread.start()
-    assert ready.wait(PATIENCE), f"no watch of {path}"
+@asynccontextmanager
+async def tracing(kubeconfig: Path, objects: Mapping[str, Parts]) -> AsyncIterator[dict[str, Trace]]:
+    """Records parts of the objects at these paths while the block runs; the traces by their paths. Other tasks go on while its watches
+    begin and end."""
+    traces, stop = {path: Trace(parts) for path, parts in objects.items()}, threading.Event()
+    ready = [threading.Event() for _ in traces]
+    threads = [
+        threading.Thread(target=_follow, args=(api_client(kubeconfig), path, trace, stop, begun), daemon=True)
+        for (path, trace), begun in zip(traces.items(), ready, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
     try:
-        yield trace
+        await eventually(lambda: all(begun.is_set() for begun in ready), "all objects are watched")
+        yield traces
     finally:
         stop.set()
-        thread.join(STREAM_SECONDS + 10)
+        await eventually(lambda: not any(thread.is_alive() for thread in threads), "all watches end", seconds=STREAM_SECONDS + 10)
 
 
 def _follow(api: k8s.ApiClient, path: str, trace: Trace, stop: threading.Event, ready: threading.Event) -> None:

@@ -165,6 +165,12 @@ class ControlPlane(Lifetime):
         self._spawn(components.APISERVER, [str(binary), *components.apiserver(self.plane, self.options)])
         await self._wait("/readyz", "the apiserver is ready")
 
+    async def restart_controllers(self, *flags: str) -> None:
+        """Restarts kube-controller-manager with these flags after all others; without any, as it was started first."""
+        await end([self.processes[components.CONTROLLERS]], self.site.clock, grace=GRACEFUL_SECONDS)
+        binary = (await self.site.binaries.ensure([components.CONTROLLERS]))[components.CONTROLLERS]
+        self._spawn(components.CONTROLLERS, [str(binary), *components.controllers(self.plane, self.options), *flags])
+
     def back_up(self, target: Path) -> None:
         """Copies the data of etcd, as of one moment, to a directory that does not exist yet."""
         etcd = self.processes[components.ETCD]

@@ -8,35 +8,23 @@ from collections.abc import Iterator
 import pytest
 from cryptography import x509
 
-from fleet.api.resources import MANAGEDCLUSTERS, definition
 from tests.integration.fleet.agent.scene import AgentScene, MakeScene
+from tests.support.ahead import ahead
 from tests.support.audit import Audit
-from tests.support.bound import established
 from tests.support.peer import PeerHub
 from tests.support.program import Program, eventually
-from vkubelet.testing.cluster import ControlPlane, Options, Site
-from vkubelet.testing.fixtures import run_apart, running
+from vkubelet.testing.fixtures import run_apart
 
 JOINED = "ManagedClusterJoined"
 LIFE = 30
 
 
 @pytest.fixture(scope="module")
-def brief(cluster_site: Site, request: pytest.FixtureRequest) -> Iterator[PeerHub]:
-    """A hub whose signer issues certificates for `LIFE` seconds."""
-    flags = (f"--cluster-signing-duration={LIFE}s",)
-    options = Options(scheduler=False, aggregation=False, verify_kubelets=False, controller_flags=flags)
-    with running(ControlPlane("brief", cluster_site, options=options), request) as plane:
-
-        async def define() -> None:
-            await plane.kubectl("apply", "-f", "-", stdin=definition(MANAGEDCLUSTERS))
-            await eventually(lambda: established(plane, f"crd/managedclusters.{MANAGEDCLUSTERS.group}"), "the kind is established")
-
-        run_apart(define())
-        made = PeerHub(plane)
-        made.prepare()
-        yield made
-        made.close()
+def brief(peer: PeerHub) -> Iterator[PeerHub]:
+    """The hub, whose signer issues certificates for `LIFE` seconds meanwhile."""
+    run_apart(peer.cluster.restart_controllers(f"--cluster-signing-duration={LIFE}s"))
+    yield peer
+    run_apart(peer.cluster.restart_controllers())
 
 
 async def joined(laptop: AgentScene, peer: PeerHub, program: Program) -> None:
@@ -50,6 +38,7 @@ def end_of(laptop: AgentScene) -> float:
     return x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()
 
 
+@ahead("scene", group="brief")
 async def test_f_110_a_certificate_is_renewed_without_a_failed_request(scene: MakeScene, brief: PeerHub) -> None:
     laptop = await scene(bootstrap=brief.bootstrap())
     name = laptop.cluster
@@ -71,6 +60,7 @@ async def test_f_110_a_certificate_is_renewed_without_a_failed_request(scene: Ma
     brief.remove(name)
 
 
+@ahead("scene", group="brief")
 async def test_f_110_after_its_end_the_cluster_asks_again_with_the_bootstrap_token(scene: MakeScene, brief: PeerHub) -> None:
     # F-105
     laptop = await scene(bootstrap=brief.bootstrap())

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.integration.fleet.agent.scene import MakeScene
+from tests.support.ahead import ahead
 from tests.support.peer import PeerHub
 from tests.support.program import Program, eventually
 from vkubelet.clock import parse_rfc3339
 
 
 @pytest.mark.parametrize("ahead", [3600, -3600])
+@ahead("scene", "tmp_path")
 async def test_f_131_a_worker_joins_and_lives_with_a_clock_an_hour_off(scene: MakeScene, peer: PeerHub, tmp_path: Path, ahead: int) -> None:
     laptop = await scene()
     name, file = laptop.cluster, tmp_path / "ahead"

@@ -8,6 +8,7 @@ from functools import partial
 import yaml
 
 from tests.integration.fleet.agent.scene import MakeScene
+from tests.support.ahead import ahead
 from tests.support.gate import Gate
 from tests.support.peer import PeerHub
 from tests.support.program import eventually
@@ -20,6 +21,7 @@ def counted(asked: Asked) -> bool:
     return asked.is_write and asked.resource not in ("leases", "events")
 
 
+@ahead("scene", long=True)
 async def test_f_8_a_worker_joins_wherever_its_agent_was_killed(scene: MakeScene, peer: PeerHub) -> None:
     with Gate() as gate:
         # On the hub every identity is that of the gate: its rights are shown elsewhere.

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from cryptography import x509
 
 from tests.integration.fleet.agent.scene import AgentScene, MakeScene
+from tests.support.ahead import ahead
 from tests.support.audit import Audit
 from tests.support.cable import Cable
 from tests.support.peer import CLUSTERS, REQUESTS, PeerHub
@@ -80,6 +81,7 @@ async def test_f_107_the_consents_may_come_in_the_other_order(scene: MakeScene, 
         await eventually(lambda: AVAILABLE in peer.conditions(laptop.cluster), f"joined\n{program.tail()}", seconds=15)
 
 
+@ahead("scene")
 async def test_f_2_no_key_and_no_token_of_the_worker_reaches_the_hub_or_the_log(scene: MakeScene, peer: PeerHub) -> None:
     # F-59, F-102
     laptop = await scene()
@@ -96,6 +98,7 @@ async def test_f_2_no_key_and_no_token_of_the_worker_reaches_the_hub_or_the_log(
         assert text not in program.text() and text not in events
 
 
+@ahead("scene")
 async def test_f_101_a_missing_or_wrong_bootstrap_secret_is_named_and_waited_for(scene: MakeScene, peer: PeerHub) -> None:
     laptop = await scene(bootstrap="")
     laptop.deploy()
@@ -114,6 +117,7 @@ async def test_f_101_a_missing_or_wrong_bootstrap_secret_is_named_and_waited_for
         assert program.alive
 
 
+@ahead("scene")
 async def test_f_101_a_refused_token_is_named_until_the_secret_has_another(scene: MakeScene, peer: PeerHub) -> None:
     laptop = await scene(bootstrap=peer.bootstrap("not.a.token"))
     with laptop.program() as program:
@@ -124,6 +128,7 @@ async def test_f_101_a_refused_token_is_named_until_the_secret_has_another(scene
         assert sum("refuses the token" in each.get("message", "") for each in program.messages()) == 1
 
 
+@ahead("scene")
 async def test_f_105_a_restart_uses_the_stored_certificate(scene: MakeScene, peer: PeerHub) -> None:
     laptop = await scene()
     with laptop.program() as program:
@@ -134,6 +139,7 @@ async def test_f_105_a_restart_uses_the_stored_certificate(scene: MakeScene, pee
     assert laptop.secret() == before and len(peer.requests(laptop.cluster)) == 1
 
 
+@ahead("scene")
 async def test_f_105_another_address_in_the_bootstrap_secret_is_followed(scene: MakeScene, peer: PeerHub) -> None:
     laptop = await scene()
     with laptop.program() as program:
@@ -145,6 +151,7 @@ async def test_f_105_another_address_in_the_bootstrap_secret_is_followed(scene: 
         assert server in base64.b64decode(laptop.secret()["kubeconfig"]).decode() and program.alive
 
 
+@ahead("scene")
 async def test_f_102_a_killed_agent_goes_on_with_its_pending_request(scene: MakeScene, peer: PeerHub) -> None:
     laptop = await scene()
     for number in range(3):
@@ -158,6 +165,7 @@ async def test_f_102_a_killed_agent_goes_on_with_its_pending_request(scene: Make
     assert len(peer.requests(laptop.cluster)) == 1
 
 
+@ahead("scene")
 async def test_f_112_a_second_cluster_of_a_taken_name_waits_and_changes_nothing(scene: MakeScene, peer: PeerHub) -> None:
     first = await scene()
     second = await scene()
@@ -174,6 +182,7 @@ async def test_f_112_a_second_cluster_of_a_taken_name_waits_and_changes_nothing(
             assert "not approved" in second.ready() and first.ready() == "ok"
 
 
+@ahead("scene")
 async def test_f_54_a_second_agent_of_the_same_worker_stands_by(scene: MakeScene, peer: PeerHub) -> None:
     laptop = await scene()
     with laptop.program("first") as first:
@@ -187,6 +196,7 @@ async def test_f_54_a_second_agent_of_the_same_worker_stands_by(scene: MakeScene
     assert len(peer.requests(laptop.cluster)) == 1
 
 
+@ahead("scene")
 async def test_f_111_the_next_hub_is_used_when_the_first_one_denies_the_cluster(
     scene: MakeScene, peer: PeerHub, second_hub: PeerHub
 ) -> None:
@@ -200,6 +210,7 @@ async def test_f_111_the_next_hub_is_used_when_the_first_one_denies_the_cluster(
     second_hub.remove(laptop.cluster)
 
 
+@ahead("scene", long=True)
 async def test_f_111_the_next_hub_is_used_when_the_first_one_does_not_answer(scene: MakeScene, peer: PeerHub, second_hub: PeerHub) -> None:
     with Cable(peer.cluster.port) as cable:
         bootstrap = peer.bootstrap(server=f"https://127.0.0.1:{cable.port}")
@@ -213,6 +224,7 @@ async def test_f_111_the_next_hub_is_used_when_the_first_one_does_not_answer(sce
     second_hub.remove(laptop.cluster)
 
 
+@ahead("scene")
 async def test_f_131_the_lease_is_renewed_and_followed_when_the_hub_makes_it_again(scene: MakeScene, peer: PeerHub) -> None:
     laptop = await scene()
     name, seconds = laptop.cluster, 1
@@ -229,6 +241,7 @@ async def test_f_131_the_lease_is_renewed_and_followed_when_the_hub_makes_it_aga
         await eventually(lambda: laptop.ready() == "ok", f"ready again\n{program.tail()}")
 
 
+@ahead("scene")
 async def test_f_4_in_steady_state_nothing_but_the_lease_is_written(scene: MakeScene, peer: PeerHub) -> None:
     laptop = await scene()
     name = laptop.cluster
@@ -242,6 +255,7 @@ async def test_f_4_in_steady_state_nothing_but_the_lease_is_written(scene: MakeS
         assert {call.what for call in audit.calls() if call.is_write} == {"leases"}
 
 
+@ahead("scene", long=True)
 async def test_f_132_an_api_server_that_does_not_answer_makes_the_cluster_unavailable(scene: MakeScene, peer: PeerHub) -> None:
     # F-25, F-125: a cluster of the first door that is a member too reports the same health there.
     laptop = await scene(modules=["kubefleet"])
@@ -302,6 +316,7 @@ async def test_f_161_claims_of_the_worker_are_reported(scene: MakeScene, peer: P
         await laptop.worker.kubectl("delete", "-f", "-", stdin=listed)
 
 
+@ahead("scene")
 async def test_f_143_nothing_is_reported_while_the_clocks_differ(scene: MakeScene, peer: PeerHub) -> None:
     laptop = await scene()
     name, synced = laptop.cluster, "ManagedClusterConditionClockSynced"
@@ -317,6 +332,7 @@ async def test_f_143_nothing_is_reported_while_the_clocks_differ(scene: MakeScen
         await eventually(lambda: peer.conditions(name)[AVAILABLE][0] == "True", f"it reports\n{program.tail()}")
 
 
+@ahead("scene")
 async def test_f_154_a_denied_cluster_reports_nothing_until_it_is_accepted_again(scene: MakeScene, peer: PeerHub) -> None:
     laptop = await scene()
     name = laptop.cluster
@@ -335,6 +351,7 @@ async def test_f_154_a_denied_cluster_reports_nothing_until_it_is_accepted_again
         assert denied is not None and laptop.ready() == "ok"
 
 
+@ahead("scene")
 async def test_f_105_a_certificate_that_the_hub_refuses_is_requested_again(scene: MakeScene, peer: PeerHub) -> None:
     laptop = await scene(lost_hub_after=5)
     name = laptop.cluster
@@ -349,6 +366,7 @@ async def test_f_105_a_certificate_that_the_hub_refuses_is_requested_again(scene
         assert "has refused the certificate" in program.text()
 
 
+@ahead("scene")
 async def test_f_26_a_removed_cluster_joins_again_only_with_a_new_bootstrap_secret(scene: MakeScene, peer: PeerHub) -> None:
     laptop = await scene()
     name = laptop.cluster
@@ -363,6 +381,7 @@ async def test_f_26_a_removed_cluster_joins_again_only_with_a_new_bootstrap_secr
         await joined(laptop, peer, program)
 
 
+@ahead("scene")
 async def test_f_106_no_eleventh_request_is_posted(scene: MakeScene, peer: PeerHub) -> None:
     laptop = await scene()
     key, label = laptop.cluster, "open-cluster-management.io/cluster-name"

@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 
 from tests.integration.fleet.agent.scene import AgentScene, MakeScene
+from tests.support.ahead import ahead
 from tests.support.command import run_command
 from tests.support.gate import Gate
 from tests.support.peer import Body, PeerHub
@@ -34,6 +35,7 @@ def events(peer: PeerHub, name: str) -> set[str]:
     return {each["reason"] for each in listed["items"]}
 
 
+@ahead("scene")
 async def test_f_125_a_member_reports_heartbeats_health_properties_and_usage(scene: MakeScene, peer: PeerHub) -> None:
     # F-124, F-162, F-163
     laptop = await scene(**TOKEN)
@@ -55,6 +57,7 @@ async def test_f_125_a_member_reports_heartbeats_health_properties_and_usage(sce
     assert peer.record(name) is None
 
 
+@ahead("scene")
 async def test_f_125_heartbeats_go_on_when_the_watch_is_behind(scene: MakeScene, peer: PeerHub) -> None:
     behind = Trouble(when=lambda asked: asked.is_watch and asked.resource == "internalmemberclusters", events=without_changes)
     with Gate() as gate, gate.trouble(behind):
@@ -75,6 +78,7 @@ def without_changes(event: Body) -> Iterator[Body]:
         yield event
 
 
+@ahead("scene")
 async def test_f_127_a_member_that_leaves_acknowledges_and_reports_no_longer(scene: MakeScene, peer: PeerHub) -> None:
     laptop = await scene(**TOKEN)
     name = laptop.cluster
@@ -93,6 +97,7 @@ async def test_f_127_a_member_that_leaves_acknowledges_and_reports_no_longer(sce
         await reports(laptop, peer, program)
 
 
+@ahead("scene")
 async def test_f_126_a_missing_token_is_named(scene: MakeScene, peer: PeerHub) -> None:
     laptop = await scene(**TOKEN)
     with laptop.program() as program:
@@ -100,6 +105,7 @@ async def test_f_126_a_missing_token_is_named(scene: MakeScene, peer: PeerHub) -
         assert program.alive
 
 
+@ahead("scene", "tmp_path")
 async def test_f_126_a_token_file_that_is_replaced_is_followed(scene: MakeScene, peer: PeerHub, tmp_path: Path) -> None:
     file = tmp_path / "token"
     laptop = await scene(door="kubefleet", token={"file": str(file)})
@@ -111,6 +117,7 @@ async def test_f_126_a_token_file_that_is_replaced_is_followed(scene: MakeScene,
         await eventually(lambda: laptop.ready() == "ok", f"joined\n{program.tail()}", seconds=60)
 
 
+@ahead("scene", "tmp_path")
 async def test_f_13_the_second_door_is_joined_by_a_token_file(scene: MakeScene, peer: PeerHub, tmp_path: Path) -> None:
     laptop = await scene(bootstrap="", **TOKEN)
     name = laptop.cluster
@@ -126,6 +133,7 @@ async def test_f_13_the_second_door_is_joined_by_a_token_file(scene: MakeScene, 
             assert join.process.poll() == 0 and f"cluster {name} is a member of the hub" in join.text() and token not in join.text()
 
 
+@ahead()
 async def test_f_13_the_second_door_needs_a_token(peer: PeerHub) -> None:
     ran = await run_command("fleet", "join", "--hub", peer.cluster.url, "--name", "w1", "--door", "kubefleet", within=LONG)
     assert ran.code == 2 and "--token-file" in ran.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fleet.agent.agent_settings import read_agent_settings
 from fleet.agent.rights import agent_rules
 from tests.integration.fleet.agent.scene import MakeScene
+from tests.support.ahead import ahead
 from tests.support.audit import Audit
 from tests.support.peer import CLUSTERS, PeerHub
 from tests.support.program import eventually
@@ -14,6 +15,7 @@ UNSEEN = {("list", "nodes"), ("list", "pods"), ("watch", "nodes"), ("watch", "po
 """A watch with its initial events is in the log when it ends; an older server is asked for a list."""
 
 
+@ahead("scene", long=True)
 async def test_f_59_every_right_in_the_worker_is_used_and_none_is_missing(scene: MakeScene, peer: PeerHub) -> None:
     laptop = await scene(bootstrap="")
     laptop.deploy()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from tests.integration.fleet.player import Body, Caller
 from tests.integration.fleet.together.outages import SHORT
 from tests.integration.fleet.together.scene import Fleet, Laptop, initialized, serving
+from tests.support.ahead import Crowd, crowd_of
 from tests.support.cable import Cable
 from vkubelet.testing.cluster import ControlPlane, Options, Site
 from vkubelet.testing.fixtures import run_apart, running
@@ -19,21 +22,21 @@ from vkubelet.testing.fixtures import run_apart, running
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def fresh(cluster_site: Site, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """A hub without preparation. It signs certificates and collects garbage; nothing schedules."""
     with running(ControlPlane("fresh", cluster_site, options=Options(scheduler=False, aggregation=False)), request) as plane:
         yield plane
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def lines(fresh: ControlPlane) -> Iterator[list[Cable]]:
     """Ways to the hub beside the direct one."""
     with Cable(fresh.port) as one, Cable(fresh.port) as other:
         yield [one, other]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def behind(fresh: ControlPlane, lines: list[Cable], cluster_site: Site, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """An API server of workers that reaches the hub alone, and that nothing reaches: shown by trying."""
     options = Options(controllers=False, scheduler=False, aggregation=False)
@@ -53,13 +56,13 @@ async def separated(hub: ControlPlane, worker: ControlPlane) -> None:
             assert not await hub.can_dial(host, port)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def hub_settings() -> Body:
     """The section `hub:` of the process."""
     return {"heartbeat_threshold": SHORT.threshold}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def fleet(
     fresh: ControlPlane, behind: ControlPlane, lines: list[Cable], hub_settings: Body, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Fleet]:
@@ -69,26 +72,42 @@ def fleet(
         yield Fleet(fresh, behind, line, process, lines)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def owner(fresh: ControlPlane) -> Caller:
     """The administrator of the hub."""
     return Caller(fresh.kubeconfig)
 
 
+def new_laptop(fleet: Fleet, directory: Path) -> Laptop:
+    """A worker without an agent; its files are below `directory`."""
+    number = next(_numbers)
+    (own := directory / str(number)).mkdir()
+    return Laptop(fleet, f"behind-{number}", f"agent-{number}", own)
+
+
 @pytest.fixture
 def laptops(fleet: Fleet, tmp_path: Path) -> Callable[[], Laptop]:
     """Makes workers without an agent."""
-
-    def make() -> Laptop:
-        number = next(_numbers)
-        directory = tmp_path / str(number)
-        directory.mkdir()
-        return Laptop(fleet, f"behind-{number}", f"agent-{number}", directory)
-
-    return make
+    return partial(new_laptop, fleet, tmp_path)
 
 
 @pytest.fixture
 def laptop(laptops: Callable[[], Laptop]) -> Laptop:
     """A worker without an agent."""
     return laptops()
+
+
+@pytest.fixture(scope="package")
+def crowd(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
+    """Tests that run side by side."""
+
+    def fresh_directory() -> Path:
+        return tmp_path_factory.mktemp("ahead")
+
+    yield from crowd_of(
+        {
+            "tmp_path": lambda: nullcontext(fresh_directory()),
+            "laptop": lambda: nullcontext(new_laptop(fleet, fresh_directory())),
+            "laptops": lambda: nullcontext(partial(new_laptop, fleet, fresh_directory())),
+        }
+    )

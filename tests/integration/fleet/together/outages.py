@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from attrs import frozen
@@ -102,23 +102,21 @@ class Traces:
         return {f"{prefix}{part}": trace.values(part) for trace, prefix in named for part in trace.parts}
 
 
-@contextmanager
-def traced(laptop: Laptop) -> Iterator[Traces]:
+@asynccontextmanager
+async def traced(laptop: Laptop) -> AsyncIterator[Traces]:
     """Records what the hub reports of a cluster while the block runs."""
-    hub, name = laptop.fleet.hub.kubeconfig, laptop.name
+    name = laptop.name
     own = {each: condition_of(each) for each in (ACCEPTANCE, JOINED, AVAILABLE, CLOCK)}
-    with ExitStack() as stack:
-
-        def follow(path: str, parts: Any) -> Trace:
-            return stack.enter_context(tracing(hub, path, parts))
-
-        yield Traces(
-            managed=follow(f"{CLUSTERS}/{name}", {**own, "taints": taints, "addon": _feature}),
-            member=follow(f"{MEMBERS}/{name}", {"Joined": condition_of("Joined"), "taints": taints}),
-            published=follow(profile(PROFILES, name), {HEALTHY: condition_of(HEALTHY)}),
-            bound=follow(profile("default", name), {HEALTHY: condition_of(HEALTHY)}),
-            addon=follow(addons(name, "tunnel"), {"Available": condition_of("Available")}),
-        )
+    healthy = {HEALTHY: condition_of(HEALTHY)}
+    objects = {
+        f"{CLUSTERS}/{name}": {**own, "taints": taints, "addon": _feature},
+        f"{MEMBERS}/{name}": {"Joined": condition_of("Joined"), "taints": taints},
+        profile(PROFILES, name): healthy,
+        profile("default", name): healthy,
+        addons(name, "tunnel"): {"Available": condition_of("Available")},
+    }
+    async with tracing(laptop.fleet.hub.kubeconfig, objects) as traces:
+        yield Traces(*traces.values())
 
 
 @frozen
@@ -296,7 +294,7 @@ async def all_ways_of_silence(fleet: Fleet, laptops: Callable[[], Laptop], owner
 async def falls_silent(made: Joined, break_: Step, restore: Step) -> str:
     """Nothing is heard of a cluster for the time of an outage; returns when that was noticed."""
     pace = made.pace
-    with traced(made.laptop) as traces:
+    async with traced(made.laptop) as traces:
         await break_()
         began = time.monotonic()
         await asyncio.sleep(pace.lasts)
@@ -327,7 +325,7 @@ def timed(traces: Traces, began: float, restored: float, *, pace: Pace) -> str:
 async def loses_its_api_server(made: Joined) -> str:
     """The API server of a worker is stopped for the time of an outage; returns when that was noticed."""
     worker = made.laptop.worker
-    with traced(made.laptop) as traces:
+    async with traced(made.laptop) as traces:
         await worker.stop_apiserver()
         began = time.monotonic()
         await asyncio.sleep(made.pace.without_server)
@@ -345,7 +343,7 @@ async def loses_its_api_server(made: Joined) -> str:
 async def loses_its_hub(made: Joined, stop: Step, start: Step) -> str:
     """The hub, or its process, is stopped for the time of an outage: that is held against no cluster; returns when all renew again."""
     before = await made.renewed()
-    with traced(made.laptop) as traces:
+    async with traced(made.laptop) as traces:
         await stop()
         await asyncio.sleep(made.pace.lasts)
         await start()

@@ -7,6 +7,7 @@ import pytest
 from tests.integration.fleet.player import CLUSTERS, Caller, accept, approve, has_condition, managed
 from tests.integration.fleet.together.scene import Fleet, Laptop
 from tests.integration.fleet.together.test_joins import request_of
+from tests.support.ahead import ahead
 from tests.support.program import eventually
 from vkubelet.testing.cluster import ControlPlane
 
@@ -32,6 +33,7 @@ async def refused(cluster: ControlPlane) -> str:
     ],
     ids=["wrong URL", "wrong CA hash", "token refused", "token expired"],
 )
+@ahead("laptop")
 async def test_f_13_what_the_hub_refuses_is_named_before_anything_is_written(
     laptop: Laptop, flag: str, value: str, words: list[str]
 ) -> None:
@@ -41,6 +43,7 @@ async def test_f_13_what_the_hub_refuses_is_named_before_anything_is_written(
     assert laptop.namespace not in await laptop.worker.kubectl("get", "namespaces", "-o", "name")
 
 
+@ahead("laptop")
 async def test_f_13_missing_rights_in_the_worker_are_named(laptop: Laptop) -> None:
     kubeconfig = laptop.worker.client_config("unprivileged")
     ran = await laptop.run(*laptop.line(), "--kubeconfig", str(kubeconfig))
@@ -74,10 +77,11 @@ WAITS = {
 
 
 @pytest.mark.parametrize("cause", WAITS)
+@ahead("laptop")
 async def test_f_13_what_a_worker_waits_for_is_named(laptop: Laptop, owner: Caller, cause: str) -> None:
     # F-14, F-106, F-107, F-143
-    prepare, ahead, words = WAITS[cause]
-    with laptop.joining() as join, await laptop.agent(join, ahead=ahead) as agent:
+    prepare, skew, words = WAITS[cause]
+    with laptop.joining() as join, await laptop.agent(join, ahead=skew) as agent:
         await prepare(laptop, owner)
         expected = [each.replace("NAME", laptop.name) for each in words]
         await eventually(lambda: all(each in join.text() for each in expected), f"{expected}\n{join.tail()}\n{agent.tail()}")
@@ -85,6 +89,7 @@ async def test_f_13_what_a_worker_waits_for_is_named(laptop: Laptop, owner: Call
     await owner.delete(f"{CLUSTERS}/{laptop.name}")
 
 
+@ahead("laptop")
 async def test_f_13_a_name_that_another_cluster_has_is_named(fleet: Fleet, laptop: Laptop, owner: Caller) -> None:
     # F-112: on both sides.
     name = laptop.name

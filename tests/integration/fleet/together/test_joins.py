@@ -22,6 +22,7 @@ from tests.integration.fleet.player import (
     works,
 )
 from tests.integration.fleet.together.scene import Fleet, Laptop
+from tests.support.ahead import ahead
 from tests.support.audit import Audit
 from tests.support.program import Program, eventually
 
@@ -157,6 +158,7 @@ async def nothing_left(owner: Caller, name: str) -> None:
     assert (await owner.call("GET", f"/api/v1/namespaces/{name}"))["status"]["phase"] == "Active"
 
 
+@ahead("laptop")
 async def test_f_107_the_hub_may_accept_before_it_approves(fleet: Fleet, laptop: Laptop, owner: Caller) -> None:
     # F-156: its agent is gone for ever when it leaves.
     name = laptop.name
@@ -173,6 +175,7 @@ async def test_f_107_the_hub_may_accept_before_it_approves(fleet: Fleet, laptop:
     await nothing_left(owner, name)
 
 
+@ahead("laptop")
 async def test_f_26_a_worker_that_left_joins_again_by_the_same_line(fleet: Fleet, laptop: Laptop, owner: Caller) -> None:
     # F-16
     name = laptop.name
@@ -186,6 +189,7 @@ async def test_f_26_a_worker_that_left_joins_again_by_the_same_line(fleet: Fleet
         assert (await laptop.run("leave", "--here", *laptop.here)).code == 0
 
 
+@ahead("laptop")
 async def test_f_153_namespaces_of_a_set_are_made_in_its_clusters(fleet: Fleet, laptop: Laptop, owner: Caller) -> None:
     # F-51: the one that is not prescribed any more stays.
     name, sets = laptop.name, "/apis/cluster.open-cluster-management.io/v1beta2/managedclustersets"

@@ -18,6 +18,7 @@ from tests.integration.fleet.player import CLUSTERS, MEMBERS, Body, Caller, addo
 from tests.integration.fleet.together.outages import SHORT, joined
 from tests.integration.fleet.together.scene import Fleet, Laptop, with_token
 from tests.integration.fleet.together.test_joins import nothing_left
+from tests.support.ahead import ahead
 from tests.support.audit import Audit
 from tests.support.program import Program, eventually
 
@@ -113,45 +114,55 @@ async def cluster(laptop: Laptop, owner: Caller) -> AsyncIterator[Leaving]:
         yield Leaving(laptop, made.agent, owner, (await laptop.issued()).own, "ManagedCluster")
 
 
-@pytest.fixture(params=DOORS)
-async def leaving(request: pytest.FixtureRequest, laptop: Laptop, owner: Caller) -> AsyncIterator[Leaving]:
-    make: Any = {"ManagedCluster": cluster, "MemberCluster": member}[request.param]
+@asynccontextmanager
+async def filled(door: str, laptop: Laptop, owner: Caller) -> AsyncIterator[Leaving]:
+    """A cluster that has joined by this door, with works and addons."""
+    make: Any = {"ManagedCluster": cluster, "MemberCluster": member}[door]
     async with make(laptop, owner) as made:
         await made.fill()
         yield made
 
 
-async def test_f_127_f_156_a_cluster_leaves_by_either_door(fleet: Fleet, leaving: Leaving) -> None:
+@pytest.mark.parametrize("door", DOORS)
+@ahead("laptop")
+async def test_f_127_f_156_a_cluster_leaves_by_either_door(fleet: Fleet, laptop: Laptop, owner: Caller, door: str) -> None:
     # F-28, F-157
-    audit, name = Audit(fleet.hub, HUB_USER), leaving.name
-    async with asyncio.TaskGroup() as group:
-        ends = group.create_task(fleet.done("leave", name, "--yes"))
-        group.create_task(leaving.end_contents())
-    assert f"{leaving.origin} {name} is deleted. Namespace {name} stays" in ends.result()
-    await leaving.is_removed(audit)
-    reasons = await leaving.events()
-    assert "MemberClusterLeft" in reasons and not reasons & {"ForcedCleanup", "MemberClusterForcedToLeave"}, reasons
-    assert leaving.agent.alive
+    async with filled(door, laptop, owner) as leaving:
+        audit, name = Audit(fleet.hub, HUB_USER), leaving.name
+        async with asyncio.TaskGroup() as group:
+            ends = group.create_task(fleet.done("leave", name, "--yes"))
+            group.create_task(leaving.end_contents())
+        assert f"{leaving.origin} {name} is deleted. Namespace {name} stays" in ends.result()
+        await leaving.is_removed(audit)
+        reasons = await leaving.events()
+        assert "MemberClusterLeft" in reasons and not reasons & {"ForcedCleanup", "MemberClusterForcedToLeave"}, reasons
+        assert leaving.agent.alive
 
 
-async def test_f_127_f_156_a_cluster_leaves_once_its_agent_is_back(fleet: Fleet, leaving: Leaving) -> None:
+@pytest.mark.parametrize("door", DOORS)
+@ahead("laptop")
+async def test_f_127_f_156_a_cluster_leaves_once_its_agent_is_back(fleet: Fleet, laptop: Laptop, owner: Caller, door: str) -> None:
     # F-147: what is waited for is named.
-    audit, name = Audit(fleet.hub, HUB_USER), leaving.name
-    assert leaving.agent.terminate() == 0
-    ran = await fleet.on_hub("leave", name, "--yes", "--timeout", "2")
-    assert ran.code == 1 and f"fleet leave {name} --force-after" in ran.stderr, ran.stderr
-    await reaches(leaving.owner, f"{CLUSTERS}/{name}", "Deleting", ("True", "ResourceRemaining"))
-    assert await leaving.owner.get(f"{MEMBERS}/{name}") is not None and await leaving.owner.get(internal(name)) is not None
-    leaving.agent.start()
-    await leaving.end_contents()
-    await leaving.is_removed(audit)
-    assert not await leaving.events() & {"ForcedCleanup", "MemberClusterForcedToLeave"}
+    async with filled(door, laptop, owner) as leaving:
+        audit, name = Audit(fleet.hub, HUB_USER), leaving.name
+        assert leaving.agent.terminate() == 0
+        ran = await fleet.on_hub("leave", name, "--yes", "--timeout", "2")
+        assert ran.code == 1 and f"fleet leave {name} --force-after" in ran.stderr, ran.stderr
+        await reaches(leaving.owner, f"{CLUSTERS}/{name}", "Deleting", ("True", "ResourceRemaining"))
+        assert await leaving.owner.get(f"{MEMBERS}/{name}") is not None and await leaving.owner.get(internal(name)) is not None
+        leaving.agent.start()
+        await leaving.end_contents()
+        await leaving.is_removed(audit)
+        assert not await leaving.events() & {"ForcedCleanup", "MemberClusterForcedToLeave"}
 
 
-async def test_f_128_f_156_without_its_agent_a_cluster_is_removed_in_time(fleet: Fleet, leaving: Leaving) -> None:
+@pytest.mark.parametrize("door", DOORS)
+@ahead("laptop")
+async def test_f_128_f_156_without_its_agent_a_cluster_is_removed_in_time(fleet: Fleet, laptop: Laptop, owner: Caller, door: str) -> None:
     # F-57: what may remain in the worker is reported.
-    audit, name = Audit(fleet.hub, HUB_USER), leaving.name
-    leaving.agent.kill()
-    await fleet.done("leave", name, "--yes", "--force-after", "3")
-    await leaving.is_removed(audit)
-    assert await leaving.events() >= {"ForcedCleanup", "MemberClusterForcedToLeave", "MemberClusterLeft"}
+    async with filled(door, laptop, owner) as leaving:
+        audit, name = Audit(fleet.hub, HUB_USER), leaving.name
+        leaving.agent.kill()
+        await fleet.done("leave", name, "--yes", "--force-after", "3")
+        await leaving.is_removed(audit)
+        assert await leaving.events() >= {"ForcedCleanup", "MemberClusterForcedToLeave", "MemberClusterLeft"}

@@ -24,6 +24,7 @@ from tests.integration.fleet.together.outages import (
     unchanged,
 )
 from tests.integration.fleet.together.scene import Fleet, Laptop
+from tests.support.ahead import ahead
 from tests.support.program import Program, eventually
 
 HOUR = 3600
@@ -31,6 +32,7 @@ RENEWALS = 6
 """More periods than a cluster may be silent for."""
 
 
+@ahead("laptops", group="outages")
 async def test_f_141_f_177_workers_that_fall_silent_are_reported_and_recover(
     fleet: Fleet, laptops: Callable[[], Laptop], owner: Caller
 ) -> None:
@@ -38,29 +40,32 @@ async def test_f_141_f_177_workers_that_fall_silent_are_reported_and_recover(
     await all_ways_of_silence(fleet, laptops, owner, SHORT)
 
 
+@ahead("laptop", group="worker stopped")
 async def test_f_132_f_179_a_worker_whose_api_server_is_stopped_recovers(laptop: Laptop, owner: Caller) -> None:
     # F-142
     async with joined(laptop, owner, SHORT) as made:
         print(await loses_its_api_server(made))
 
 
-async def test_f_141_a_hub_that_was_stopped_makes_no_cluster_unknown(fleet: Fleet, laptop: Laptop, owner: Caller) -> None:
-    async with joined(laptop, owner, SHORT) as made:
-        print(f"API server: {await loses_its_hub(made, fleet.hub.stop_apiserver, fleet.hub.start_apiserver)}")
-        print(f"process: {await loses_its_hub(made, *stopped_and_started(fleet.process))}")
-
-
-async def test_f_143_a_clock_an_hour_off_on_either_side_changes_nothing_else(fleet: Fleet, laptop: Laptop, owner: Caller) -> None:
+@ahead("laptop", group="outages")
+async def test_f_143_a_worker_clock_an_hour_off_changes_nothing_else(laptop: Laptop, owner: Caller) -> None:
     # F-25, F-141
     async with joined(laptop, owner, SHORT, ahead=0) as made:
-        with traced(laptop) as traces:
+        async with traced(laptop) as traces:
             for ahead, wanted in ((HOUR, OUT_OF_SYNC), (0, SYNCED), (-HOUR, OUT_OF_SYNC), (0, SYNCED)):
                 laptop.set_clock(ahead)
                 await reaches(owner, f"{CLUSTERS}/{laptop.name}", CLOCK, wanted)
                 await renewals(made)
             await made.is_well()
         await unchanged(made, traces, {**STEADY, CLOCK: [SYNCED, OUT_OF_SYNC, SYNCED, OUT_OF_SYNC, SYNCED]})
-        with traced(laptop) as traces:
+
+
+async def test_f_141_f_143_a_hub_that_was_stopped_or_had_a_wrong_clock_changes_nothing(fleet: Fleet, laptop: Laptop, owner: Caller) -> None:
+    # F-25
+    async with joined(laptop, owner, SHORT) as made:
+        print(f"API server: {await loses_its_hub(made, fleet.hub.stop_apiserver, fleet.hub.start_apiserver)}")
+        print(f"process: {await loses_its_hub(made, *stopped_and_started(fleet.process))}")
+        async with traced(laptop) as traces:
             await with_wrong_clocks_of_the_hub(made)
             await made.is_well()
         await unchanged(made, traces, STEADY)

@@ -32,6 +32,7 @@ from tests.integration.fleet.together.outages import (
 )
 from tests.integration.fleet.together.scene import Fleet, with_token
 from tests.integration.fleet.trace import tracing
+from tests.support.ahead import ahead
 from tests.support.program import eventually
 
 PERIOD = 1
@@ -57,14 +58,16 @@ async def stays_available(fleet: Fleet, owner: Caller, directory: Path, *, name:
     await eventually(compared, "the clocks are compared", every=1.0)
     await tainted_by_owner(owner, name)
     parts = {**{each: condition_of(each) for each in (ACCEPTANCE, JOINED, AVAILABLE, CLOCK)}, "taints": taints}
-    with tracing(fleet.hub.kubeconfig, f"{CLUSTERS}/{name}", parts) as trace:
+    path = f"{CLUSTERS}/{name}"
+    async with tracing(fleet.hub.kubeconfig, {path: parts}) as traces:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             await asyncio.sleep(period)
             await agent.renew()
-    assert {part: trace.values(part) for part in parts} == {part: STEADY[part] for part in parts}
+    assert {part: traces[path].values(part) for part in parts} == {part: STEADY[part] for part in parts}
 
 
+@ahead("tmp_path", group="worker stopped")
 async def test_f_141_an_independent_worker_joins_our_hub_and_stays_available(fleet: Fleet, owner: Caller, tmp_path: Path) -> None:
     # F-25, F-107, F-118, F-142. Five minutes of it: tests/faults/cut/test_outages_of_fleet.py.
     name = "independent"

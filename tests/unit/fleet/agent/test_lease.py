@@ -95,3 +95,22 @@ async def test_f_54_the_leader_adopts_the_lease_of_the_process_before_it() -> No
     put(api, holderIdentity="before")
     async with renewed(api, clock):
         assert live(api)["spec"]["holderIdentity"] == "me"
+
+
+async def test_f_131_the_return_of_a_hub_is_noticed_by_the_first_renewal() -> None:
+    api, clock = MemoryApi(), ManualClock()
+
+    async def ready() -> int:
+        return 2
+
+    lease = HubLease(api.client(), "w1", holder="me", may_lead=lambda: True, clock=clock)
+    task = asyncio.ensure_future(lease.run(ready))
+    await clock.advance(60)
+    assert lease.problem and not lease.returned.is_set()
+    put(api)
+    await clock.advance(2)
+    assert renewals(api) == 1 and lease.returned.is_set() and not lease.problem
+    lease.returned.clear()
+    await clock.advance(10)
+    assert renewals(api) >= 4 and not lease.returned.is_set()
+    task.cancel()
