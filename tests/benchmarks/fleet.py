@@ -39,7 +39,6 @@ SETTLE = 15.0
 """Seconds without a write of the hub after which it is called idle."""
 _LONGEST_SETTLED = 40
 """Such periods that it may take."""
-JOINED_WITHIN = 900.0
 ACCOUNT = f"system:serviceaccount:{keys.NAMESPACE}:{keys.HUB}"
 _AUDITED = f"""
 apiVersion: audit.k8s.io/v1
@@ -174,7 +173,7 @@ async def on_new_hub(site: Site, count: int) -> AsyncIterator[Measured]:
 async def clusters(site: Site, *, count: int = COUNT, seconds: float = WATCHED) -> Sequence[Figure]:
     """2,000 clusters on one hub: they join, rest for five minutes by each API, and outlive a restart."""
     async with on_new_hub(site, count) as hub:
-        joined = await hub.many.join(seconds=JOINED_WITHIN)
+        joined = await hub.many.join()
         await hub.settle(heartbeats=False)
         first = await hub.rest(seconds, heartbeats=False)
         await hub.many.live(PERIOD, heartbeats=True)
