@@ -13,7 +13,7 @@ from tests.integration.fleet.conftest import define, prepare, serving
 from tests.support.audit import Audit, Call
 from tests.support.many_clusters import ManyClusters
 from tests.support.outside import Meter, Outside
-from tests.support.program import eventually
+from tests.support.program import LONG, eventually
 from vkubelet.testing.cluster import ControlPlane, Options, Site
 from vkubelet.testing.fixtures import running
 
