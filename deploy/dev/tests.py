@@ -11,9 +11,9 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
@@ -47,18 +47,13 @@ PARTS: Mapping[str, Sequence[str]] = {
 """Arguments of the pytest processes, those with clusters by their time, the longest first; each has separate clusters, which are removed
 when it exits. Of the faults, those that need no real cluster and are not judged by memory or time. No other tests run beside "alone": it
 loads the machine as far as possible, and compares that to times."""
-SIDE_BY_SIDE = 4
-"""Parts with clusters that run at the same time, as they wait for most of their time."""
-_FEWER = 3
-"""Likewise where the limit of inotify instances cannot be raised."""
-_INOTIFY = Path("/proc/sys/fs/inotify/max_user_instances")
-_INSTANCES = 512
-"""The programs of the clusters of one part have up to 40; Linux gives a user 128 by default."""
+SIDE_BY_SIDE = 3
+"""Parts with clusters that run at the same time, as they wait for a part of their time."""
 BEHIND = ("campaign", "faults", "unit", "mutants")
 """Parts that run one after the other beside all of these, with CPU that those leave: they need no clusters, and a time that they judge is
 virtual or that of the CPU. Those that are left when all parts with clusters are started run like those."""
-_BEHIND_NICE = 5
-"""A third of the weight of others. It is not less because some of these tests take ten seconds of CPU and have limits of minutes."""
+_BEHIND_NICE = 3
+"""Half of the weight of others. It is not less because some of these tests take ten seconds of CPU and have limits of minutes."""
 _behind: set[int] = set()
 """Sessions that the terminal's Ctrl-C does not reach."""
 _GO = {"GOGC": "400", "GOMAXPROCS": "1"}
@@ -76,24 +71,6 @@ _NOT_TESTS = {"benchmarks", "support", "__pycache__"}
 _INTERRUPTED = 2
 _REASONS = 100
 """Lines of pytest about failed tests that the summary repeats: only the last part of a long output may be kept."""
-
-
-@contextmanager
-def lanes() -> Iterator[int]:
-    """Raises the limit of inotify instances while the tests run, if it is lower; yields how many parts may run side by side."""
-    before = _INOTIFY.read_text()
-    if int(before) >= _INSTANCES:
-        yield SIDE_BY_SIDE
-        return
-    try:
-        _INOTIFY.write_text(str(_INSTANCES))
-    except OSError:
-        yield _FEWER
-        return
-    try:
-        yield SIDE_BY_SIDE
-    finally:
-        _INOTIFY.write_text(before)
 
 
 def left_out() -> set[str]:
@@ -171,8 +148,8 @@ def main() -> int:
             ended[part] = (_INTERRUPTED, [f"{part}: not run\n"]) if interrupted.is_set() else run(part, behind=behind)
 
     first, last = deque(part for part in PARTS if part not in {*BEHIND, "alone"}), deque(BEHIND)
-    with lanes() as number, ThreadPoolExecutor(number + 1) as pool:
-        working = [pool.submit(run_all, last, behind=True), *(pool.submit(run_all, first, last) for _ in range(number))]
+    with ThreadPoolExecutor(SIDE_BY_SIDE + 1) as pool:
+        working = [pool.submit(run_all, last, behind=True), *(pool.submit(run_all, first, last) for _ in range(SIDE_BY_SIDE))]
     for each in working:
         each.result()
     run_all(deque(["alone"]))
