@@ -189,9 +189,8 @@ async def test_f_26_a_worker_that_left_joins_again_by_the_same_line(fleet: Fleet
         assert (await laptop.run("leave", "--here", *laptop.here)).code == 0
 
 
-@ahead("laptop")
 async def test_f_153_namespaces_of_a_set_are_made_in_its_clusters(fleet: Fleet, laptop: Laptop, owner: Caller) -> None:
-    # F-51: the one that is not prescribed any more stays.
+    # F-51: the one that is not prescribed any more stays. Agents of other clusters would take the labels of these away: it runs alone.
     name, sets = laptop.name, "/apis/cluster.open-cluster-management.io/v1beta2/managedclustersets"
     spaces = [f"{name}-a", f"{name}-b"]
     spec = {"clusterSelector": {"selectorType": "ExclusiveClusterSetLabel"}, "managedNamespaces": [{"name": each} for each in spaces]}
