@@ -147,9 +147,13 @@ class MemberAgent:
             await self.worker.clock.sleep(_WATCHED_EVERY)
 
     @property
-    def _obj(self) -> Unknown | None:
+    def _key(self) -> Key:
         name = self.worker.settings.cluster
-        return self.record.store.get(Key(keys.member_namespace(name), name))
+        return Key(keys.member_namespace(name), name)
+
+    @property
+    def _obj(self) -> Unknown | None:
+        return self.record.store.get(self._key)
 
     def _on_change(self, change: Change[Unknown]) -> None:
         if change.more_than_status:
@@ -184,8 +188,7 @@ class MemberAgent:
             return await self._write_report(self._obj)
         except Conflict:
             # After an outage the watch may take longer than a heartbeat may be late to show who wrote last.
-            name = self.worker.settings.cluster
-            found = await self.hub.get(INTERNALMEMBERCLUSTERS, Key(keys.member_namespace(name), name))
+            found = await self.hub.get(INTERNALMEMBERCLUSTERS, self._key)
             self.record.adopt(found)
             return await self._write_report(found)
 
