@@ -9,7 +9,6 @@ import gc
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
 
 from attrs import define, field, frozen
 
@@ -126,7 +125,7 @@ class _Run:
     def __attrs_post_init__(self) -> None:
         loop = self.loop
         self.clock = LoopClock(loop)
-        self.model = ApiModel(now=lambda: START + timedelta(seconds=loop.time()), rng=random.Random(1))
+        self.model = ApiModel(now=loop.wall, rng=random.Random(1))
         self.model.storage.history = _Forgotten()
         self.meter = _Meter(self.model, loop)
         ca = self_signed(Name("client-ca"), ("192.0.2.1",), now=START).certificate.decode()
