@@ -6,13 +6,13 @@ number follows from the time that a burst takes.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import define, field
 
+from tests.support.audit import end_of, entries
 from vkubelet.testing.cluster import ControlPlane
 
 _COMPARED = ("vkubelet", "Python")
@@ -27,22 +27,15 @@ class Callers:
     _from: dict[str, int] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._from = {side: plane.audit_log.stat().st_size for side, plane in self.planes.items()}
+        self._from = {side: end_of(plane.audit_log) for side, plane in self.planes.items()}
 
     def read(self) -> Mapping[str, float]:
         """Returns the number of answered requests, as in "hub vkubelet: patch pods/status"."""
         found: Counter[str] = Counter()
         for side in self.planes:
-            found.update(f"{side} {_named(entry)}" for entry in self._entries(side) if _counts(entry))
+            made = entries(self.planes[side].audit_log, since=self._from[side])
+            found.update(f"{side} {_named(entry)}" for entry in made if _counts(entry))
         return dict(found)
-
-    def _entries(self, side: str) -> Iterator[dict[str, Any]]:
-        with self.planes[side].audit_log.open("rb") as lines:
-            lines.seek(self._from[side])
-            for line in lines:
-                # The first and the last line may be parts of one.
-                if line.startswith(b"{") and line.endswith(b"}\n"):
-                    yield json.loads(line)
 
 
 def _counts(entry: Mapping[str, Any]) -> bool:

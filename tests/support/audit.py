@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from attrs import field, frozen
 
@@ -51,7 +51,7 @@ class Audit:
     def __init__(self, cluster: ControlPlane, user: str) -> None:
         self._log = cluster.audit_log
         self._user = user
-        self._from, self._since = _last_line(self._log), datetime.now(UTC)
+        self._from, self._since = end_of(self._log), datetime.now(UTC)
 
     def calls(self) -> list[Call]:
         """All calls so far, watches when they end."""
@@ -62,16 +62,26 @@ class Audit:
         return [call for call in self.calls() if call.is_write]
 
     def _entries(self) -> Iterator[dict[str, Any]]:
-        with self._log.open("rb") as lines:
-            lines.seek(self._from)
-            for line in lines:
-                if line.endswith(b"\n"):
-                    entry = json.loads(line)
-                    if entry["stage"] == "ResponseComplete":
-                        yield entry
+        return (entry for entry in entries(self._log, since=self._from) if entry["stage"] == "ResponseComplete")
 
 
-def _last_line(log: Path) -> int:
+def entries(log: Path, *, since: int = 0, about: bytes = b"") -> Iterator[dict[str, Any]]:
+    """The entries of an audit log from a place that `end_of` told; `about` leaves out those in whose text it is not, which is fast."""
+    with log.open("rb") as lines:
+        lines.seek(since)
+        yield from whole_entries(lines, about=about)
+
+
+def whole_entries(lines: BinaryIO, *, about: bytes = b"") -> Iterator[dict[str, Any]]:
+    """The entries up to the first that is not whole: were one to read on, the rest of it could be there by then, and look like a line."""
+    for line in lines:
+        if not line.endswith(b"\n"):
+            return
+        if about in line:
+            yield json.loads(line)
+
+
+def end_of(log: Path) -> int:
     """Where the last line begins that is not whole yet: the API server does not write them in one piece."""
     with log.open("rb") as lines:
         size = lines.seek(0, os.SEEK_END)

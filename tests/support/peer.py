@@ -59,14 +59,9 @@ class PeerHub:
         return found
 
     def put(self, path: str, body: Body) -> Body:
-        """Create an object, or replace one of its name; `path` is that of its collection."""
+        """Create an object, or give one of its name these values; `path` is that of its collection."""
         own = f"{path}/{body['metadata']['name']}"
-        before = self.send("GET", own)
-        if before is None:
-            made = self.send("POST", path, body)
-        else:
-            version = before["metadata"]["resourceVersion"]
-            made = self.send("PUT", own, {**body, "metadata": {**body["metadata"], "resourceVersion": version}})
+        made = self.send("PATCH", own, body) or self.send("POST", path, body)
         assert made is not None, path
         return made
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,14 @@ class Caller:
     async def replace(self, path: str, body: Mapping[str, Any]) -> Body:
         return await self.call("PUT", path, body)
 
+    async def change(self, path: str, edit: Callable[[Body], Any], *, part: str = "") -> None:
+        """Writes an object, or its `part` as in "/status", as `edit` left it; again when another wrote it meanwhile."""
+        while True:
+            edit(found := await self.call("GET", path))
+            if (status := await self.status_of("PUT", path + part, found)) != 409:
+                assert status == 200, (path + part, status)
+                return
+
     async def delete(self, path: str) -> None:
         try:
             await self.call("DELETE", path, {})
@@ -178,9 +186,11 @@ class Agent:
 
     async def renew(self, *, ahead: timedelta = timedelta()) -> None:
         """Renews the Lease, by a clock that is `ahead`."""
-        found = await self.own.call("GET", lease(self.cluster))
-        found["spec"] |= {"renewTime": rfc3339(datetime.now(UTC) + ahead), "holderIdentity": self.cluster}
-        await self.own.replace(lease(self.cluster), found)
+
+        def renew(found: Body) -> None:
+            found["spec"] |= {"renewTime": rfc3339(datetime.now(UTC) + ahead), "holderIdentity": self.cluster}
+
+        await self.own.change(lease(self.cluster), renew)
 
     async def report(self, *conditions: tuple[str, str, str], **status: Any) -> None:
         """Sets conditions of the own record."""
@@ -207,9 +217,8 @@ async def request_certificate(caller: Caller, cluster: str, key: bytes, **change
 
 
 async def approve(admin: Caller, name: str) -> None:
-    found = await admin.call("GET", f"{CSRS}/{name}")
-    found["status"] = {"conditions": [{"type": "Approved", "status": "True", "reason": "Person", "message": ""}]}
-    await admin.replace(f"{CSRS}/{name}/approval", found)
+    approved = {"conditions": [{"type": "Approved", "status": "True", "reason": "Person", "message": ""}]}
+    await admin.change(f"{CSRS}/{name}", lambda found: found.update(status=approved), part="/approval")
 
 
 async def issued(admin: Caller, name: str) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.integration.kubeocean.conftest import Scene
 from tests.integration.kubeocean.leases import listed, taints, vnode
+from tests.support.audit import entries
 from tests.support.bound import Body, Bound, apply, condition, get, pod
 from tests.support.program import PATIENCE, eventually
 
@@ -139,8 +140,7 @@ async def may(bound: Bound, verb: str, resource: str, answer: bool, *, namespace
 def refused(scene: Scene, since: datetime, *, verb: str, resource: str, name: str = "") -> list[Body]:
     """What the worker's API server refused us since then, by its audit log."""
     out = []
-    for line in scene.bound.worker.audit_log.read_text().splitlines(keepends=True):
-        entry = json.loads(line) if line.endswith("\n") else {}
+    for entry in entries(scene.bound.worker.audit_log):
         if entry.get("user", {}).get("username") != scene.bound.user or entry.get("responseStatus", {}).get("code") != 403:
             continue
         about: dict[str, Any] = entry.get("objectRef", {})

@@ -20,6 +20,7 @@ import yaml
 from attrs import define, field
 from kubernetes import client as k8s
 
+from tests.support.audit import entries
 from tests.support.bound import condition, delete
 from tests.support.program import PATIENCE, Program, eventually
 from tests.support.witness import Record, api_client, watching
@@ -278,13 +279,9 @@ def stop_took(program: Program) -> float:
 
 def audited(plane: ControlPlane, user: str) -> Iterator[Body]:
     """The completed requests of a user, from the audit log; a line of it may be written a moment after the answer is given."""
-    mark = f'"{user}"'.encode()
-    with plane.audit_log.open("rb") as lines:
-        for line in lines:
-            if mark in line and line.endswith(b"\n"):
-                event = json.loads(line)
-                if event["user"]["username"] == user and event["stage"] == "ResponseComplete":
-                    yield event
+    for event in entries(plane.audit_log, about=f'"{user}"'.encode()):
+        if event["user"]["username"] == user and event["stage"] == "ResponseComplete":
+            yield event
 
 
 def received(event: Body) -> datetime:
