@@ -59,6 +59,12 @@ async def delete(cluster: ControlPlane, *args: str) -> None:
         await objects_of(cluster).delete(each)
 
 
+async def vacate(cluster: ControlPlane, namespace: str, *, kinds: str = "pods") -> None:
+    """Delete at once what runs in a namespace. It stays itself until its cluster ends: to delete it takes 150 requests, two for each kind of
+    object, and these were a fifth of all requests of the tests."""
+    await delete(cluster, kinds, "--all", "-n", namespace, "--force", "--grace-period=0", "--wait=false")
+
+
 async def items(cluster: ControlPlane, *args: str) -> list[Any]:
     """The items of `kubectl get ARGS`, as a list that may be empty."""
     found = await get(cluster, *args)

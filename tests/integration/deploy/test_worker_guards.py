@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from vkubelet.client.rest import Client, PatchKind
 from vkubelet.errors import Forbidden
 from vkubelet.testing.cluster import ControlPlane
 from vkubelet.testing.cluster.processes import run
+from vkubelet.testing.fixtures import run_apart
 
 CHART = Path(__file__).parents[3] / "deploy" / "charts" / "kubeocean-worker"
 Body = dict[str, Any]
@@ -72,26 +73,61 @@ def policy(space: str) -> Body:
     return {"apiVersion": POLICIES.api_version, "kind": POLICIES.kind, "metadata": {"name": space}, "spec": spec}
 
 
-@pytest.fixture
-async def lender(worker: ControlPlane) -> AsyncIterator[Lender]:
-    space = await worker.namespace("lender")
-    await worker.kubectl("apply", "-f", "-", stdin=definition(POLICIES))
-    await eventually(lambda: established(worker, f"crd/{POLICIES}"), "the CRD is established")
-    bodies = await chart(worker, space)
-    applied = await apply(worker, [*bodies, policy(space), {"apiVersion": "v1", "kind": "Node", "metadata": {"name": space}}])
-    token = (await worker.kubectl("create", "token", permissions.SYNCER, "-n", space)).strip()
-    connection = connection_from_here(
-        await load_connection(kubeconfig=worker.kubeconfig), Credentials(token, worker.ca.read_bytes()), namespace=space
-    )
-    async with Client(connection) as hub:
-        made = Lender(worker, space, hub.dry_run())
+@frozen
+class Installed:
+    """The chart in a worker; `applied` is all that was made."""
 
-        async def in_force() -> bool:
+    space: str
+    token: str
+    applied: str
+
+    @classmethod
+    async def on(cls, plane: ControlPlane) -> Installed:
+        space = await plane.namespace("lender")
+        await plane.kubectl("apply", "-f", "-", stdin=definition(POLICIES))
+        await eventually(lambda: established(plane, f"crd/{POLICIES}"), "the CRD is established")
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": space}}
+        applied = await apply(plane, [*await chart(plane, space), policy(space), node])
+        return cls(space, (await plane.kubectl("create", "token", permissions.SYNCER, "-n", space)).strip(), applied)
+
+    async def remove_from(self, plane: ControlPlane) -> None:
+        await plane.kubectl("delete", "--ignore-not-found", "--wait=false", "--filename", "-", stdin=self.applied)
+
+
+@asynccontextmanager
+async def in_force(plane: ControlPlane, installed: Installed) -> AsyncIterator[Lender]:
+    connection = await load_connection(kubeconfig=plane.kubeconfig)
+    identity, space = Credentials(installed.token, plane.ca.read_bytes()), installed.space
+    async with Client(connection_from_here(connection, identity, namespace=space)) as hub:
+        made = Lender(plane, space, hub.dry_run())
+
+        async def holds() -> bool:
             return not await accepted_trials(made.hub, trials(space)) and not await any_label(made)
 
-        await eventually(in_force, "the admission policies are in force", seconds=60, every=0.3)
+        await eventually(holds, "the admission policies are in force", seconds=60, every=0.3)
         yield made
-    await worker.kubectl("delete", "--ignore-not-found", "--wait=false", "--filename", "-", stdin=applied)
+
+
+@pytest.fixture(scope="module")
+def installed(worker: ControlPlane) -> Iterator[Installed]:
+    made = run_apart(Installed.on(worker))
+    yield made
+    run_apart(made.remove_from(worker))
+
+
+@pytest.fixture
+async def lender(worker: ControlPlane, installed: Installed) -> AsyncIterator[Lender]:
+    """For tests that leave it as it was."""
+    async with in_force(worker, installed) as made:
+        yield made
+
+
+@pytest.fixture
+async def lender_to_change(worker: ControlPlane) -> AsyncIterator[Lender]:
+    installed = await Installed.on(worker)
+    async with in_force(worker, installed) as made:
+        yield made
+    await installed.remove_from(worker)
 
 
 async def any_label(lender: Lender) -> bool:
@@ -176,7 +212,8 @@ async def test_secrets_of_the_mount_namespace_become_no_tokens(lender: Lender) -
     await lender.hub.create(SECRETS, {"metadata": metadata, "stringData": {"a": "b"}})
 
 
-async def test_a_mount_namespace_that_is_deleted_leaves_nobody_elses_volumes_refused(lender: Lender) -> None:
+async def test_a_mount_namespace_that_is_deleted_leaves_nobody_elses_volumes_refused(lender_to_change: Lender) -> None:
+    lender = lender_to_change
     await lender.plane.kubectl("delete", "namespace", lender.space, "--wait=true")
     volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": f"of-{lender.space}"}}
     spec = {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Mi"}, "hostPath": {"path": "/srv"}}
@@ -321,7 +358,8 @@ async def test_webhook_of_the_worker_that_fails_leaves_open_what_is_refused(lend
     assert not await unguarded(lender.hub, lender.space)
 
 
-async def test_without_the_policies_each_trial_says_what_the_hub_gains(lender: Lender) -> None:
+async def test_without_the_policies_each_trial_says_what_the_hub_gains(lender_to_change: Lender) -> None:
+    lender = lender_to_change
     bodies = [body for body in await chart(lender.plane, lender.space) if body["kind"] in GUARDS]
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": bodies})
     await lender.plane.kubectl("delete", "--filename", "-", stdin=text)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from attrs import frozen
 
-from tests.support.bound import Body, Bound, delete
+from tests.support.bound import Body, Bound, delete, vacate
 from tests.support.cable import Cable
 from tests.support.program import Program
 from tests.support.simulated import all_ready, names, simulated_nodes
@@ -144,5 +144,5 @@ async def undo(bound: Bound) -> None:
     await asyncio.gather(
         bound.remove(),
         delete(bound.hub, "nodes", "-l", labels, "--wait=false"),
-        delete(bound.worker, "namespace", bound.mount, "--ignore-not-found", "--wait=false"),
+        vacate(bound.worker, bound.mount),
     )

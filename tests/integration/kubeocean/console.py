@@ -14,7 +14,7 @@ import yaml
 from attrs import frozen
 
 from kubeocean.rbac.permissions import hub_objects, syncer_name, worker_guards
-from tests.support.bound import SYSTEM, Bound, apply, delete, get
+from tests.support.bound import SYSTEM, Bound, apply, delete, get, vacate
 from tests.support.command import run_command
 from tests.support.keyboard import at_terminal
 from tests.support.kubectl import Ran
@@ -109,7 +109,7 @@ class Console:
             raise
 
     async def remove(self) -> None:
-        """Everything cluster-wide that was made for it, and the mount namespace."""
+        """Everything cluster-wide that was made for it, and what runs in the mount namespace."""
         bound, worker_role = self.bound, f"kubeocean-syncer-{self.bound.mount}"
         for plane, kind, name in (
             (bound.hub, "clusterbindings", bound.name),
@@ -123,7 +123,7 @@ class Console:
             await delete(plane, "clusterrole,clusterrolebinding", name, "--ignore-not-found", "--wait=false")
         guards = json.dumps({"apiVersion": "v1", "kind": "List", "items": worker_guards(bound.mount, policy_label=True)})
         await bound.worker.kubectl("delete", "--ignore-not-found", "--wait=false", "--filename", "-", stdin=guards)
-        await delete(bound.worker, "namespace", bound.mount, "--ignore-not-found", "--wait=false")
+        await vacate(bound.worker, bound.mount)
 
     async def secrets(self) -> list[str]:
         """What must never be printed: the token, as text and inside of the kubeconfig."""

@@ -329,7 +329,7 @@ def bind(computing: Computing) -> Iterator[MakeBinding]:
 def _undo(binding: Binding) -> None:
     """Out of the way of the next test, whatever state this one left it in; the manager takes away the rest."""
     with contextlib.suppress(k8s.ApiException):
-        k8s.CoreV1Api(binding.computing.worker_api).delete_namespace(binding.spec["mountNamespace"])
+        k8s.CoreV1Api(binding.computing.worker_api).delete_collection_namespaced_pod(binding.spec["mountNamespace"], grace_period_seconds=0)
     if binding.body() is None:
         return
     if not ((binding.body() or {})["metadata"].get("deletionTimestamp")):

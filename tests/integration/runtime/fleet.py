@@ -21,7 +21,7 @@ from attrs import define, field
 from kubernetes import client as k8s
 
 from tests.support.audit import entries
-from tests.support.bound import condition, delete
+from tests.support.bound import condition
 from tests.support.program import PATIENCE, Program, eventually
 from tests.support.witness import Record, api_client, watching
 from vkubelet.testing.cluster import ControlPlane
@@ -236,7 +236,6 @@ class Fleet:
     async def remove(self) -> None:
         await self._remove_all(self._core.delete_collection_namespaced_pod, self.namespace, grace_period_seconds=0)
         await self._remove_all(self._core.delete_collection_node, label_selector=self.labels)
-        await delete(self.plane, "namespace", self.namespace, "--wait=false")
 
 
 def _runs(body: Body) -> bool:
