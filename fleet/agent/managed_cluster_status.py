@@ -1,7 +1,8 @@
 """The status of a ManagedCluster as far as it is the agent's: joined, available, version, resources and claims.
 
 Invariant: fields of other clients survive. Nothing is written that the record contains already, none while the hub does not accept the
-cluster or finds that the clocks differ, and what is unknown stays as it was reported last.
+cluster or finds that the clocks differ, and what is unknown stays as it was reported last. A report that arrives late, after the hub has
+written the record, is refused: it could say that a cluster is available that has become unreachable since.
 """
 
 from collections.abc import Sequence
@@ -128,13 +129,13 @@ class StatusWriter:
 
     async def write(self, obj: Unknown, report: Report) -> bool:
         """Applies the status when it differs from the record, or may lack something that an earlier one contained; returns whether it was
-        written. Raises ApiError."""
+        written. Raises ApiError, Conflict when the record has changed since it was read."""
         live = obj.body.get("status") or {}
         desired = desired_status(live, report, generation=obj.metadata.generation, now=self._clock.now())
         parts: Json = {name: desired[name] for name in _PARTS if name in desired}
         if self._applied is not None and contains(live, desired) and _keys(parts) == _keys(self._applied):
             return False
-        metadata = {"name": obj.metadata.name, "uid": obj.metadata.uid}
+        metadata = {"name": obj.metadata.name, "uid": obj.metadata.uid, "resourceVersion": obj.metadata.resource_version}
         await self._hub.apply(MANAGEDCLUSTERS, {"metadata": metadata, "status": desired}, subresource="status")
         self._applied = parts
         return True

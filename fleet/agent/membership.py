@@ -22,7 +22,7 @@ from vkubelet.api.objects import Key, Unknown
 from vkubelet.client.rest import Client, Selection
 from vkubelet.control.backoff import Backoff
 from vkubelet.control.informer import Change, Informer
-from vkubelet.errors import Unauthorized, VKubeletError
+from vkubelet.errors import Conflict, Unauthorized, VKubeletError
 
 log = logging.getLogger(__name__)
 
@@ -89,10 +89,13 @@ class Membership:
             await self.lease.returned.wait()
             self.lease.returned.clear()
             try:
-                self.record.adopt(await self.hub.get(MANAGEDCLUSTERS, Key("", self.worker.settings.cluster)))
+                await self._read_record()
             except VKubeletError as error:
                 log.debug("the record is not read, the watch follows: %s", error)
             self.changed.set()
+
+    async def _read_record(self) -> None:
+        self.record.adopt(await self.hub.get(MANAGEDCLUSTERS, Key("", self.worker.settings.cluster)))
 
     @property
     def cluster(self) -> ManagedCluster | None:
@@ -225,6 +228,14 @@ class Membership:
 
     async def _write(self, writer: StatusWriter) -> float:
         """Writes the status if it differs; returns the seconds until it is checked again. Raises ApiError."""
+        try:
+            return await self._write_known(writer)
+        except Conflict:
+            # The watch may be behind for longer than a report may be late.
+            await self._read_record()
+            return await self._write_known(writer)
+
+    async def _write_known(self, writer: StatusWriter) -> float:
         worker = self.worker
         facts = await worker.inventory.read()
         obj = self._obj

@@ -152,6 +152,9 @@ class MergingApi(MemoryApi):
         path, change = call.path.removesuffix("/status"), json.loads(call.body or b"{}")
         known = self._found(path, call)
         self.writes.append(Write(call.method, call.path, change))
+        version = known["metadata"]["resourceVersion"]
+        if change.get("metadata", {}).get("resourceVersion", version) != version:
+            raise Conflict(call.attempt, "the object has been modified")
         self.put(path, apply_merge(known, change))
         return json.dumps(self.objects[path]).encode()
 
