@@ -60,8 +60,8 @@ async def delete(cluster: ControlPlane, *args: str) -> None:
 
 
 async def vacate(cluster: ControlPlane, namespace: str, *, kinds: str = "pods") -> None:
-    """Delete at once what runs in a namespace. It stays itself until its cluster ends: to delete it takes 150 requests, two for each kind of
-    object, and these were a fifth of all requests of the tests."""
+    """Delete at once what runs in a namespace. It stays itself until its cluster ends: to delete it takes 150 requests, two for each kind
+    of object, and these were a fifth of all requests of the tests."""
     await delete(cluster, kinds, "--all", "-n", namespace, "--force", "--grace-period=0", "--wait=false")
 
 
