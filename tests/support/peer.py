@@ -169,13 +169,11 @@ class PeerHub:
         self.send("PATCH", f"{CLUSTERS}/{name}/status", {"status": {"conditions": [*kept, new]}})
 
     def remove(self, name: str) -> None:
-        """Everything of a cluster but its namespace."""
+        """Everything of a cluster but its namespaces."""
         for path in (
             f"{CLUSTERS}/{name}",
             *(f"{REQUESTS}/{each['metadata']['name']}" for each in self.requests(name)),
             *(f"/apis/{_RBAC}/v1/{plural}/peer-{name}" for plural in ("clusterroles", "clusterrolebindings")),
-            f"/api/v1/namespaces/{name}",
-            f"/api/v1/namespaces/fleet-member-{name}",
         ):
             self.send("DELETE", path)
 

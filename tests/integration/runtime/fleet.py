@@ -149,12 +149,15 @@ class Fleet:
 
     async def create(self, *names: str, node: str = "", **spec: Any) -> None:
         """Pods that are bound from the beginning when `node` is given."""
-        await self.plane.kubectl("create", "-f", "-", stdin=json.dumps({"kind": "List", "apiVersion": "v1", "items": [
-            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": self.namespace},
-             "spec": {"containers": [{"name": "main", "image": "none"}], "terminationGracePeriodSeconds": 1,
-                      **({"nodeName": node} if node else {}), **spec}}
-            for name in names
-        ]}))  # fmt: skip
+        containers, bound = [{"name": "main", "image": "none"}], {"nodeName": node} if node else {}
+        wanted = {"containers": containers, "terminationGracePeriodSeconds": 1, **bound, **spec}
+        bodies = [{"metadata": {"name": name}, "spec": wanted} for name in names]
+
+        def create() -> None:
+            for body in bodies:
+                self._core.create_namespaced_pod(self.namespace, body, _preload_content=False)
+
+        await asyncio.to_thread(create)
 
     async def kubectl(self, *args: str, stdin: str | None = None) -> str:
         return await self.plane.kubectl("-n", self.namespace, *args, stdin=stdin)

@@ -5,7 +5,6 @@ Invariant: each agent has a namespace of its own in the worker, and its cluster-
 
 from __future__ import annotations
 
-import json
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from kubernetes import client as k8s
 
 from fleet.agent.agent_settings import read_agent_settings
 from fleet.agent.rights import agent_objects
+from tests.support.bound import apply, delete
 from tests.support.gate import Gate
 from tests.support.program import Program
 from tests.support.witness import api_client
@@ -53,13 +53,11 @@ class AgentScene:
         objects = agent_objects(read_agent_settings({"agent": self.own}).agent)
         for body in objects:
             body["rules"] = [each for each in body.get("rules", ()) if not set(each["resources"]) & set(without)]
-        listed = {"apiVersion": "v1", "kind": "List", "items": [_plain(each) for each in objects]}
-        await self.worker.kubectl("apply", "-f", "-", stdin=json.dumps(listed))
+        await apply(self.worker, *map(_plain, objects))
 
     async def revoke(self) -> None:
         name = f"fleet-agent-{self.namespace}"
-        await self.worker.kubectl("delete", "clusterrole,clusterrolebinding", name, "--ignore-not-found")
-        await self.worker.kubectl("delete", "namespace", self.namespace, "--wait=false", "--ignore-not-found")
+        await delete(self.worker, "clusterrole,clusterrolebinding", name, "--ignore-not-found", "--wait=false")
 
     @property
     def core(self) -> k8s.CoreV1Api:
