@@ -143,7 +143,7 @@ class Registrar:
         self._registered.add(name)
         self._leases.keep(name, live.metadata.uid)
         self._pods.enable(name)
-        due = render.next_report(live.status, wanted.conditions, now=self._clock.now())
+        due = render.next_report(live.status, wanted, now=self._clock.now())
         return max(QUIET, min(due, repair_in or due))
 
     def _restores(self, name: str) -> bool:

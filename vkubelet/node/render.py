@@ -6,6 +6,7 @@ Invariant: the result is a function of the inputs; times occur only in condition
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from zlib import crc32
 
 from attrs import evolve, frozen
 
@@ -21,8 +22,10 @@ from vkubelet.provider import NodeDescription, Taint
 RETIRING = Taint("vkubelet.io/retiring", "NoSchedule")
 """Taint of a node that accepts no new pods because its provider withdrew it."""
 
-REPORT_EVERY = timedelta(minutes=5)
-"""Interval at which an unchanged status is sent, as the kubelet's `nodeStatusReportFrequency`."""
+REPORT_EVERY = timedelta(minutes=6)
+"""Interval at which an unchanged status is sent, as with the kubelet's `nodeStatusReportFrequency`, whose default is five minutes. After a
+change it is half of it to one and a half, so that nodes that change together are not reported together
+(pkg/kubelet/kubelet_node_status.go, calculateDelay)."""
 
 _SKEW = timedelta(minutes=1)
 """A heartbeat this far in the future is not clock skew between machines: our clock was set back, and the status is due."""
@@ -262,17 +265,25 @@ def _conditions_differ(live: JsonView, node: Wanted, owned: names.Owned) -> bool
 
 
 def _report_due(live: JsonView, node: Wanted, now: datetime) -> bool:
-    return next_report(live, node.conditions, now=now) <= 0
+    return next_report(live, node, now=now) <= 0
 
 
-def next_report(live: JsonView, conditions: Sequence[JsonView], *, now: datetime) -> float:
+def next_report(live: JsonView, node: Wanted, *, now: datetime) -> float:
     """Returns the seconds until an unchanged status is due again, by the heartbeat of our own conditions."""
-    ours = {condition["type"] for condition in conditions}
+    ours = {condition["type"] for condition in node.conditions}
     beats = [c.get("lastHeartbeatTime") or "" for c in live.get("conditions", ()) if c["type"] in ours]
     if not beats or not all(beats):
         return 0.0
-    left = parse_rfc3339(min(beats)) + REPORT_EVERY - now
-    return left.total_seconds() if left <= REPORT_EVERY + _SKEW else 0.0
+    earliest = parse_rfc3339(min(beats)) + REPORT_EVERY / 2
+    left = _next_place(node.name, earliest) - now
+    return left.total_seconds() if left <= 1.5 * REPORT_EVERY + _SKEW else 0.0
+
+
+def _next_place(name: str, earliest: datetime) -> datetime:
+    """Returns the first time from `earliest` on at which a node of this name is reported: its name determines its place in each interval,
+    so nodes stay apart whatever happened to them together, a restart of the process included."""
+    every = REPORT_EVERY.total_seconds()
+    return earliest + timedelta(seconds=(crc32(name.encode()) - earliest.timestamp()) % every)
 
 
 def _conditions_patch(live: JsonView, node: Wanted, owned: names.Owned, *, now: datetime) -> list[Json]:

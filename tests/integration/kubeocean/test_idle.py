@@ -117,6 +117,6 @@ async def test_idle_for_three_minutes_only_leases_and_the_status_of_nodes_are_wr
         renewals = home.pop(("update", "leases", node), 0)
         # Few enough to be no other rhythm, and as many as it takes to keep a node alive: a machine that stands still renews later.
         assert IDLE / LEASE_LASTS < renewals <= IDLE / LEASE_EVERY * 1.25, renewals
-        # Every five minutes, so at most once in three.
+        # Every six minutes, so at most once in three.
         assert home.pop(("patch", "nodes/status", node), 0) <= 1
     assert not home, home

@@ -34,7 +34,7 @@ async def test_node_deleted_by_hand_is_back_at_once_and_its_pods_live_on(fleet: 
             deleted = datetime.now(UTC)
             await fleet.until_node(name, lambda node: node["metadata"]["uid"] != before["metadata"]["uid"], "is another")
             (new,) = await fleet.ready([name], program=program)
-            # A lost Node would be put back by the report that is made every five minutes, too.
+            # A lost Node would be put back by the report that is made every six minutes, too.
             assert datetime.fromisoformat(new["metadata"]["creationTimestamp"]) - deleted < timedelta(seconds=10)
             assert port(new) == port(before)
 

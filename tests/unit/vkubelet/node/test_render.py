@@ -1,7 +1,8 @@
 """What a Node is posted and patched with."""
 
 import json
-from datetime import timedelta
+from collections import Counter
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -30,11 +31,11 @@ def node(body: dict[str, Any]) -> Node:
     return decode_object(Node, encode_json(body))
 
 
-def written(want: render.Wanted, **status: Any) -> Node:
+def written(want: render.Wanted, *, now: datetime = NOW, **status: Any) -> Node:
     """The Node as it stands after we wrote it."""
     body = render.new_node(want)
     body["metadata"]["uid"] = "u1"
-    conditions = [{**c, "lastHeartbeatTime": rfc3339(NOW), "lastTransitionTime": rfc3339(NOW)} for c in want.conditions]
+    conditions = [{**c, "lastHeartbeatTime": rfc3339(now), "lastTransitionTime": rfc3339(NOW)} for c in want.conditions]
     body["status"] = {**want.status, "conditions": conditions, **status}
     return node(body)
 
@@ -62,17 +63,45 @@ def test_provider_labels_win_over_defaults_but_not_over_the_instance_mark() -> N
 
 
 def test_unchanged_node_renders_no_patch() -> None:
-    assert render.status_patch(written(wanted()), wanted(), now=NOW + timedelta(minutes=4)) is None
+    assert render.status_patch(written(wanted()), wanted(), now=NOW + timedelta(minutes=2)) is None
 
 
-def test_unchanged_node_is_reported_again_after_five_minutes_with_heartbeats_only() -> None:
-    later = NOW + timedelta(minutes=5)
+def test_unchanged_node_is_reported_again_with_heartbeats_only() -> None:
+    later = NOW + 1.5 * render.REPORT_EVERY
     patch = render.status_patch(written(wanted()), wanted(), now=later)
     assert patch is not None
     assert set(patch["status"]) == {"conditions"}
     assert {c["lastHeartbeatTime"] for c in patch["status"]["conditions"]} == {rfc3339(later)}
     assert {c["lastTransitionTime"] for c in patch["status"]["conditions"]} == {rfc3339(NOW)}
     assert render.is_heartbeat(written(wanted()).status, patch)
+
+
+def reports(name: str, *, until: timedelta) -> list[float]:
+    """The seconds from the registration to each report of a node that does not change."""
+    want, now = wanted(NodeDescription(name, {"cpu": "4"})), NOW
+    live, found = written(want), list[float]()
+    while (now := now + timedelta(seconds=max(1.0, render.next_report(live.status, want, now=now)))) < NOW + until:
+        assert render.status_patch(live, want, now=now) is not None
+        live = written(want, now=now)
+        found.append((now - NOW).total_seconds())
+    return found
+
+
+def test_reports_of_nodes_that_were_registered_together_are_spread_over_the_interval() -> None:
+    every = render.REPORT_EVERY.total_seconds()
+    found = [reports(f"node-{number}", until=timedelta(seconds=10 * every)) for number in range(50)]
+    assert all(0.5 * every <= each[0] <= 1.5 * every for each in found), "as a kubelet after a change"
+    assert {after - before for each in found for before, after in zip(each, each[1:], strict=False)} == {every}
+    minutes = Counter(int(at // 60) for each in found for at in each if 10 * 60 <= at < 50 * 60)
+    assert len(minutes) == 40 and max(minutes.values()) <= 15, minutes
+
+
+def test_a_report_that_is_late_does_not_move_the_next_one() -> None:
+    want = wanted()
+    first = NOW + timedelta(seconds=render.next_report(written(want).status, want, now=NOW))
+    late = first + timedelta(seconds=100)
+    left = render.next_report(written(want, now=late).status, want, now=late)
+    assert late + timedelta(seconds=left) == first + render.REPORT_EVERY
 
 
 def test_a_changed_condition_is_no_heartbeat() -> None:
