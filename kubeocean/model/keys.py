@@ -308,6 +308,7 @@ def has_plain_name(namespace: str, name: str) -> bool:
     return len(name) + len(namespace) + 2 <= LABEL_LIMIT and "--" not in name and "--" not in namespace
 
 
+@lru_cache(_CACHED_NAMES)
 def token_secret_name(namespace: str, pod: str, uid: str) -> str:
     """Returns the name of the Secret with all tokens of a pod incarnation; "_" separates it from the copy of any Secret a user can name."""
     return hashed(pod, f"{namespace}/{pod}_token_{uid}")

@@ -35,6 +35,8 @@ class LeaseAdmission:
     _observed: dict[str, frozenset[str]] = field(factory=dict, init=False)
     _shared: set[str] = field(factory=set, init=False)
     """UIDs of the pods that were found within the shares of their namespaces here; their physical pods may not exist yet."""
+    _leased: dict[str, tuple[Node, NodeDescription, Node]] = field(factory=dict, init=False)
+    """By node, what `leased_node` returned, and for what."""
     _admission: Admission = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -82,6 +84,7 @@ class LeaseAdmission:
     def hub_node_changed(self, change: Change[Node]) -> None:
         """Drops a node that is deleted in the hub and no longer declared; one that another client deleted is registered again."""
         if change.new is None and self.scope.virtual.get(change.key.name) is None:
+            self._leased.pop(change.key.name, None)
             for uid in self._observed.pop(change.key.name, frozenset()):
                 self.remove(uid)
 
@@ -101,7 +104,13 @@ class LeaseAdmission:
 
     def _leased_node(self, name: str) -> Node | None:
         live, declared = self._live(name), self.scope.virtual.get(name)
-        return leased_node(live, declared.description) if live is not None and declared is not None else None
+        if live is None or declared is None:
+            self._leased.pop(name, None)
+            return None
+        known = self._leased.get(name)
+        if known is None or known[0] is not live or known[1] is not declared.description:
+            known = self._leased[name] = live, declared.description, leased_node(live, declared.description)
+        return known[2]
 
 
 def outside_windows(pod: Pod, node: NodeDescription, *, policy: ResourceLeasingPolicy | None) -> NotAdmitted | None:

@@ -53,7 +53,11 @@ class PodCache:
         return self.by_uid(ref.uid)
 
     def by_uid(self, uid: str) -> Pod | None:
-        return next(self._ours(self._pods.by_index("uid", uid)), None)
+        # Several times for each event of a pod, so without a generator.
+        for pod in self._pods.by_index("uid", uid):
+            if self._known(pod.node) and not is_stub(pod):
+                return pod
+        return None
 
     def by_name(self, namespace: str, name: str) -> Pod | None:
         pod = self._pods.get(Key(namespace, name))

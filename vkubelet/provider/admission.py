@@ -15,7 +15,7 @@ from typing import Final, Self
 from attrs import define, field, frozen
 
 from vkubelet.api import scheduling
-from vkubelet.api.objects import Node, Pod
+from vkubelet.api.objects import JsonView, Node, Pod
 from vkubelet.api.quantity import Quantity, Resources, add_resources, parse_resources, subtract_resources
 from vkubelet.errors import NotAdmitted
 
@@ -69,31 +69,31 @@ class Load:
 
 def judge(pod: Pod, node: Node, load: Load) -> NotAdmitted | None:
     """Returns why the node does not admit the pod beside the pods it has, with the kubelet's reason and message, or None when it does."""
-    demand = Demand.of(pod)
+    demand, spec, status = Demand.of(pod), pod.spec, node.status
     return (
-        _other_system(pod, node)
-        or _other_groups(pod, node)
-        or _no_room(demand, parse_resources(node.status.get("allocatable") or {}), load.requests)
-        or _failed_predicate(pod, node, demand, load)
+        _other_system(pod, spec, node)
+        or _other_groups(spec, status)
+        or _no_room(demand, parse_resources(status.get("allocatable") or {}), load.requests)
+        or _failed_predicate(spec, node, demand, load)
     )
 
 
-def _other_system(pod: Pod, node: Node) -> NotAdmitted | None:
+def _other_system(pod: Pod, spec: JsonView, node: Node) -> NotAdmitted | None:
     here = node.metadata.labels.get(OS_LABEL)
     label = pod.metadata.labels.get(OS_LABEL)
     if here and label and label != here:
         text = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"
         return NotAdmitted("PodOSSelectorNodeLabelDoesNotMatch", text)
-    system = (pod.spec.get("os") or {}).get("name")
+    system = (spec.get("os") or {}).get("name")
     if here and system and system != here:
         return NotAdmitted("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
     return None
 
 
-def _other_groups(pod: Pod, node: Node) -> NotAdmitted | None:
+def _other_groups(spec: JsonView, status: JsonView) -> NotAdmitted | None:
     """Rejects a pod with supplementalGroupsPolicy Strict on a node that does not report support for it (KEP-3619)."""
-    policy = (pod.spec.get("securityContext") or {}).get("supplementalGroupsPolicy")
-    if policy != "Strict" or (node.status.get("features") or {}).get("supplementalGroupsPolicy"):
+    policy = (spec.get("securityContext") or {}).get("supplementalGroupsPolicy")
+    if policy != "Strict" or (status.get("features") or {}).get("supplementalGroupsPolicy"):
         return None
     return NotAdmitted("SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node")
 
@@ -116,8 +116,7 @@ def _no_room(demand: Demand, allocatable: Resources, used: Resources) -> NotAdmi
     return None
 
 
-def _failed_predicate(pod: Pod, node: Node, demand: Demand, load: Load) -> NotAdmitted | None:
-    spec = pod.spec
+def _failed_predicate(spec: JsonView, node: Node, demand: Demand, load: Load) -> NotAdmitted | None:
     if not scheduling.matches_node(spec, labels=node.metadata.labels, name=node.metadata.name):
         return _predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
     if scheduling.ports_conflict(demand.ports, load.ports):
