@@ -86,6 +86,12 @@ class PhysicalPodReconciler:
                     return await self._unscheduled(pod, physical)
             return None
 
+    def _enqueue(self, ref: PodRef, *, priority: Priority) -> None:
+        """Enqueues a pod whose status may have to be published; one that waits for its first status is not reconciled until it has one."""
+        pod, physical = self.scope.host.pods.by_uid(ref.uid), self.scope.worker.physical_pod(ref)
+        left = self._wait_for_first_status(pod, physical) if pod is not None and physical is not None else 0.0
+        self.controller.add(ref, after=left, priority=priority)
+
     def _wait_for_first_status(self, pod: Pod, physical: Pod) -> float:
         """Returns the seconds left to wait; 0 as soon as there is a status to publish."""
         if where(pod).name or physical.terminating or physical.terminal or _has_first_status(physical.status):
@@ -246,7 +252,7 @@ class PhysicalPodReconciler:
     def _add(self, physical: Pod, *, priority: Priority) -> None:
         ref = self._virtual_of(physical)
         if ref is not None:
-            self.controller.add(ref, priority=priority)
+            self._enqueue(ref, priority=priority)
 
     def _virtual_of(self, physical: Pod) -> PodRef | None:
         ref = identity(physical.metadata) if self.scope.worker.mount.includes(physical.metadata.namespace) else None

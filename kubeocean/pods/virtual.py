@@ -66,9 +66,10 @@ class VirtualPodReconciler:
         if isinstance(decision, Excluded):
             self._report_excluded(pod, binding)
             return
+        is_new = isinstance(decision, Missing)
         try:
             if isinstance(decision, Missing | Unconfirmed):
-                found = await (self._create(pod, binding) if isinstance(decision, Missing) else self._confirm(pod))
+                found = await (self._create(pod, binding) if is_new else self._confirm(pod))
                 if found is None:
                     return
                 # Ephemeral containers can only be added, and an earlier attempt may have created an older generation.
@@ -78,7 +79,9 @@ class VirtualPodReconciler:
                 await self._update(pod, decision)
         except VKubeletError as error:
             raise reported(error) from error
-        self.physical.controller.add(pod.ref)
+        if not is_new:
+            # The watch has reported a new one, which is reconciled once it has a status.
+            self.physical.controller.add(pod.ref)
 
     async def delete(self, ref: PodRef, grace: float) -> None:
         """Deletes the physical pod with a grace period; reports when there is none. Raises ApiError, Unavailable."""
