@@ -65,7 +65,7 @@ def token_secret(pod: Pod, tokens: Mapping[str, str], *, owner: keys.Owner, name
         keys.VIRTUAL_POD_NAMESPACE: meta.namespace,
         keys.VIRTUAL_POD_NAME: meta.name,
         keys.VIRTUAL_POD_UID: meta.uid,
-        keys.SERVICE_ACCOUNT: pod.spec.get("serviceAccountName") or "default",
+        keys.SERVICE_ACCOUNT: pod.service_account,
         keys.TOKEN_EXPIRY: rfc3339(expiry),
         keys.TOKEN_LIFE: str(lifetime),
     }

@@ -172,7 +172,7 @@ def marks(pod: Pod, target: Target) -> keys.ExpectedMetadata:
         keys.VIRTUAL_POD_NAME: meta.name,
         keys.VIRTUAL_POD_UID: meta.uid,
         keys.VIRTUAL_NODE_NAME: pod.node,
-        keys.SERVICE_ACCOUNT: pod.spec.get("serviceAccountName") or "default",
+        keys.SERVICE_ACCOUNT: pod.service_account,
     }
     if meta.generation:
         annotations[keys.VIRTUAL_GENERATION] = str(meta.generation)

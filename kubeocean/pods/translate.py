@@ -57,8 +57,10 @@ _VIRTUAL_FIELDS: Final[Mapping[str, str]] = {
 
 def physical_pod(pod: Pod, target: Target) -> Json:
     """Returns the body to POST. Raises PodRejected for a pod that can never run in the worker."""
+    # Checks the spec, unless it was checked just before.
+    refs.references(pod)
     spec = pod.spec
-    refs.check(spec)
+    metadata = _metadata(pod, spec, target)
     for name in _DROPPED:
         spec.pop(name, None)
     spec["automountServiceAccountToken"] = False
@@ -80,7 +82,7 @@ def physical_pod(pod: Pod, target: Target) -> Json:
     for kind in PLANNED_CONTAINERS:
         if kind in spec:
             spec[kind] = physical_containers(spec[kind], pod, target)
-    body = {"apiVersion": "v1", "kind": "Pod", "metadata": _metadata(pod, target), "spec": spec}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     return target.overrides.finish(body)
 
 
@@ -103,13 +105,13 @@ def physical_containers(containers: Sequence[Json], pod: Pod, target: Target) ->
     return list(containers)
 
 
-def _metadata(pod: Pod, target: Target) -> Json:
+def _metadata(pod: Pod, spec: JsonView, target: Target) -> Json:
     desired, ours = propagated(pod), marks(pod, target)
     annotations = {**desired.annotations, **ours.annotations, keys.EXPECTED_METADATA: desired.encode()}
-    if pod.spec.get("ephemeralContainers"):
+    if spec.get("ephemeralContainers"):
         # They are added afterwards; until then this generation is not reflected.
         annotations.pop(keys.VIRTUAL_GENERATION, None)
-    images = images_of(pod.spec, *PLANNED_CONTAINERS)
+    images = images_of(spec, *PLANNED_CONTAINERS)
     if note := remembered(images, {name: target.overrides.image(image) for name, image in images.items()}):
         annotations[keys.VIRTUAL_IMAGES] = note
     return {

@@ -133,12 +133,17 @@ class _BoundTo(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     node_name: str = ""
 
 
+class _RunAs(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    service_account_name: str | None = None
+
+
 class _Phase(msgspec.Struct, frozen=True, gc=False):
     phase: str = ""
 
 
 _wire = msgspec.json.Decoder(_Wire).decode
 _bound_to = msgspec.json.Decoder(_BoundTo).decode
+_run_as = msgspec.json.Decoder(_RunAs).decode
 _phase = msgspec.json.Decoder(_Phase).decode
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _metadata = msgspec.json.Decoder(ObjectMeta).decode
@@ -173,6 +178,11 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     @property
     def key(self) -> Key:
         return Key(self.metadata.namespace, self.metadata.name)
+
+    @property
+    def service_account(self) -> str:
+        """Name of the service account that it runs as, read without decoding the rest of the spec."""
+        return _run_as(self.spec_json).service_account_name or "default"
 
     @property
     def ref(self) -> PodRef:

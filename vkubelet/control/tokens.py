@@ -40,7 +40,7 @@ async def request_token(client: Client, pod: Pod, *, audience: str, expiration: 
         "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": pod.metadata.name, "uid": pod.metadata.uid},
     }
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-    account = pod.spec.get("serviceAccountName") or "default"
+    account = pod.service_account
     answer = (await client.create(SERVICEACCOUNTS, body, namespace=pod.metadata.namespace, subresource="token", parent=account)).body
     return IssuedToken(
         answer["status"]["token"], parse_rfc3339(answer["status"]["expirationTimestamp"]), answer["spec"]["expirationSeconds"]
