@@ -70,6 +70,28 @@ def _hashed(annotations: Mapping[str, str]) -> frozenset[tuple[str, int]]:
     return frozenset((key, hash(value)) for key, value in annotations.items())
 
 
+def concerns(old: Pod | None, new: Pod, *, ours: Mapping[str, str]) -> bool:
+    """Checks whether anything changed but the running status, and annotations that now have the value in `ours`, which we wrote."""
+    if old is None or old.metadata.uid != new.metadata.uid:
+        return True
+    before, after = old.metadata, new.metadata
+    return (
+        old.spec_json != new.spec_json
+        or before.labels != after.labels
+        or _differ(before.annotations, after.annotations, ours)
+        or before.deletion_timestamp != after.deletion_timestamp
+        or before.deletion_grace_period_seconds != after.deletion_grace_period_seconds
+        or old.terminal != new.terminal
+    )
+
+
+def _differ(before: Mapping[str, str], after: Mapping[str, str], ours: Mapping[str, str]) -> bool:
+    if before == after:
+        return False
+    changed = {key for key, _ in before.items() ^ after.items()}
+    return any(key not in ours or after.get(key) != ours[key] for key in changed)
+
+
 @define
 class PodRecord:
     """Record of one incarnation of a pod in this process, beside its object. Times are monotonic seconds.

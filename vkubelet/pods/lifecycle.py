@@ -23,7 +23,7 @@ from vkubelet.control.workqueue import Priority
 from vkubelet.errors import NoSuchPod, NotAdmitted, NotFound, PodRejected, Unavailable, VKubeletError
 from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
-from vkubelet.pods.decisions import ORPHAN_GRACE, Content, PodRecord, Situation, Step, next_step
+from vkubelet.pods.decisions import ORPHAN_GRACE, Content, PodRecord, Situation, Step, concerns, next_step
 from vkubelet.pods.dispatch import Dispatch
 from vkubelet.pods.slots import Slots
 from vkubelet.pods.status import End
@@ -120,7 +120,7 @@ class Lifecycle:
             record.observe_deletion(pod, now=self._clock.monotonic(), wall=self._clock.now())
         if pod.terminating and record.syncing:
             self.controller.cancel_running(uid)
-        if _concerns(change.old, pod):
+        if concerns(change.old, pod, ours=self._status_writer.annotations(uid)):
             self.controller.add(uid, priority=Priority.LOW if change.initial else Priority.HIGH)
 
     def _observe_deletion(self, change: Change[Pod], old: Pod) -> None:
@@ -356,7 +356,8 @@ class Lifecycle:
         record.accepted_at = self._clock.monotonic()
         if round_before == self._round:
             record.sent_deadline, record.forced_at = now + grace, now if grace <= 0 else record.forced_at
-        return 0.0
+        step, number = self._next(record, self._dispatch.store.by_uid(record.ref.uid))
+        return number if step is Step.WAIT else 0.0
 
     async def _confirm(self, record: PodRecord) -> float | None:
         """Asks the API for the pod itself before its workload is terminated, because a list without the pod may have been wrong."""
@@ -429,18 +430,3 @@ async def exists(client: Client, ref: PodRef) -> bool:
     except NotFound:
         return False
     return found.metadata.uid == ref.uid
-
-
-def _concerns(old: Pod | None, new: Pod) -> bool:
-    """Checks whether anything but the running status changed."""
-    if old is None or old.metadata.uid != new.metadata.uid:
-        return True
-    before, after = old.metadata, new.metadata
-    return (
-        old.spec_json != new.spec_json
-        or before.labels != after.labels
-        or before.annotations != after.annotations
-        or before.deletion_timestamp != after.deletion_timestamp
-        or before.deletion_grace_period_seconds != after.deletion_grace_period_seconds
-        or old.terminal != new.terminal
-    )
