@@ -32,8 +32,8 @@ def test_no_label_names_a_pod_or_a_node() -> None:
 
 async def test_rendering_is_prometheus_text_with_counters_ending_in_total() -> None:
     metrics = Metrics(CollectorRegistry())
-    metrics.reconcile_total.labels(controller="pods", result="success").inc()
-    metrics.watch_events.labels(resource="pods", type="ADDED").inc(3)
+    metrics.reconcile_total.labels("pods", "success").inc()
+    metrics.watch_events.labels("pods", "ADDED").inc(3)
     text = (await metrics.scrape(SystemClock())).decode()
     samples = {sample.name: sample.value for family in text_string_to_metric_families(text) for sample in family.samples}
     assert samples["vkubelet_reconcile_total"] == 1
