@@ -45,8 +45,9 @@ def held(pod: Pod, namespace: str) -> Held | None:
 
 def bound_at(pod: Pod) -> datetime | None:
     """Returns when a pod was bound to its node; the time of its creation where no condition states it."""
-    scheduled = get_condition(pod.status.get("conditions") or (), "PodScheduled") or {}
-    times = [scheduled.get("lastTransitionTime") if scheduled.get("status") == "True" else None, pod.status.get("startTime")]
+    status = pod.status
+    scheduled = get_condition(status.get("conditions") or (), "PodScheduled") or {}
+    times = [scheduled.get("lastTransitionTime") if scheduled.get("status") == "True" else None, status.get("startTime")]
     return next((time for text in (*times, pod.metadata.creation_timestamp) if (time := _time(text)) is not None), None)
 
 

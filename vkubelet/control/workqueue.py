@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from itertools import count
 from typing import Generic, TypeVar
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from vkubelet.clock import Clock
 from vkubelet.metrics import Metrics
@@ -81,14 +81,14 @@ class Workqueue(Generic[K]):
 
     def add(self, key: K, *, after: float = 0.0, priority: Priority = Priority.HIGH) -> None:
         """Queues the key for `after` seconds from now; of several calls the earliest time and the highest priority apply."""
-        wanted = _Waiting(key, self._clock.monotonic() + max(0.0, after), priority)
+        due = self._clock.monotonic() + max(0.0, after)
         place = self._again if key in self._out else self._waiting
         known = place.get(key)
         if known is not None:
-            if known.due <= wanted.due and known.priority <= wanted.priority:
+            if known.due <= due and known.priority <= priority:
                 return
-            wanted = evolve(wanted, due=min(known.due, wanted.due), priority=min(known.priority, wanted.priority))
-        place[key] = wanted
+            due, priority = min(known.due, due), min(known.priority, priority)
+        wanted = place[key] = _Waiting(key, due, priority)
         if place is self._waiting:
             self._push(wanted)
 
