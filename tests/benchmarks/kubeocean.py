@@ -39,7 +39,10 @@ WAVE = 1_000
 
 
 async def burst(site: Site) -> Sequence[Figure]:
-    """500 pods on 50 simulated nodes, by the ideal pipeline and by the real program in turn; medians after a round that is not counted."""
+    """500 pods on 50 simulated nodes, by the ideal pipeline and by the real program in turn; medians after a round that is not counted.
+
+    The part of the pipeline that ends and removes pods is the ideal deleter.
+    """
     async with leased(site, "burst", nodes=NODES) as lease:
         await Bursts(lease, pods=100).round()
         bursts = Bursts(lease)
@@ -54,7 +57,7 @@ async def burst(site: Site) -> Sequence[Figure]:
             unit="pods/s",
             ratio_to="ideal pipeline",
             ratio=median(ours.rate / ideal.rate for ours, ideal in pairs),
-            least_ratio=0.7,
+            least_ratio=0.85,
         ),
         Figure(
             name="kubeocean_burst_p99",
@@ -62,21 +65,34 @@ async def burst(site: Site) -> Sequence[Figure]:
             unit="s",
             ratio_to="ideal pipeline",
             ratio=median(ours.p99 / ideal.p99 for ours, ideal in pairs),
-            most_ratio=2,
+            most_ratio=1.25,
         ),
         Figure(name="kubeocean_burst_ideal", value=median(ideal.rate for ideal in bursts.ideal), unit="pods/s"),
-        Figure(name="kubeocean_burst_cpu", value=median(ours.cpu for ours in bursts.ours) * 1000, unit="ms/pod"),
+        Figure(
+            name="kubeocean_burst_cpu",
+            value=median(ours.cpu for ours in bursts.ours) * 1000,
+            unit="ms/pod",
+            ratio_to="ideal pipeline",
+            ratio=median(ours.cpu / ideal.cpu for ours, ideal in pairs),
+            most_ratio=2,
+        ),
         Figure(name="kubeocean_burst_ideal_cpu", value=median(ideal.cpu for ideal in bursts.ideal) * 1000, unit="ms/pod"),
         Figure(
-            name="kubeocean_burst_removal",
+            name="kubeocean_burst_deletion",
             value=median(ours.rate for ours, _ in removals),
             unit="pods/s",
-            ratio_to="ideal pipeline",
+            ratio_to="ideal deleter",
             ratio=median(ours.rate / ideal.rate for ours, ideal in removals),
             least_ratio=0.8,
         ),
-        Figure(name="kubeocean_burst_removal_cpu", value=median(ours.cpu for ours, _ in removals) * 1000, unit="ms/pod"),
-        Figure(name="kubeocean_burst_removal_ideal_cpu", value=median(ideal.cpu for _, ideal in removals) * 1000, unit="ms/pod"),
+        Figure(
+            name="kubeocean_burst_deletion_cpu",
+            value=median(ours.cpu for ours, _ in removals) * 1000,
+            unit="ms/pod",
+            ratio_to="ideal deleter",
+            ratio=median(ours.cpu / ideal.cpu for ours, ideal in removals),
+        ),
+        Figure(name="kubeocean_burst_deletion_ideal_cpu", value=median(ideal.cpu for _, ideal in removals) * 1000, unit="ms/pod"),
     ]
 
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from attrs import frozen
 from kubernetes import client as k8s
@@ -20,6 +21,7 @@ from kubernetes.stream import stream
 from tests.benchmarks.figures import Figure
 from tests.support.bound import Bound, apply, physical, pod, running
 from tests.support.kubectl import Kubectl
+from tests.support.outside import Outside
 from tests.support.program import eventually
 from tests.support.witness import api_client
 from vkubelet.testing.cluster import ControlPlane, Site, WorkerNode
@@ -30,6 +32,8 @@ LINE = 1024
 ROUNDS = 3
 SHORT = 30
 """Short commands each way."""
+FOLLOWERS, FIRST = 200, 20
+"""Streams of a log that are open at a time; and those that are opened before, so that what all streams share is not counted."""
 
 POD = "source"
 # The file for exec first, then as much to the log.
@@ -78,13 +82,13 @@ class Way:
 
 
 @asynccontextmanager
-async def both_ways(site: Site) -> AsyncIterator[tuple[Way, Way]]:
-    """Through the virtual node, and straight; the file and the log are there."""
+async def both_ways(site: Site) -> AsyncIterator[tuple[Way, Way, Outside]]:
+    """Through the virtual node, and straight, with the process; the file and the log are there."""
     async with ControlPlane("hub", site) as hub, ControlPlane("worker", site) as worker, WorkerNode("node-1", worker) as node:
         directory = Path(site.directory, "streams")
         bound = Bound(hub=hub, worker=worker, name="bench", directory=directory, settings={"log": {"level": "INFO"}})
         await bound.install()
-        with bound.program():
+        with bound.program() as program:
             await bound.node_ready(node.name)
             namespace = await hub.namespace("bench")
             body = pod(POD, namespace)
@@ -94,7 +98,7 @@ async def both_ways(site: Site) -> AsyncIterator[tuple[Way, Way]]:
             through = Way(hub, namespace, POD)
             straight = Way(worker, there["metadata"]["namespace"], there["metadata"]["name"])
             await eventually(lambda: _told(straight), "the file and the log are written", seconds=120, every=1)
-            yield through, straight
+            yield through, straight, Outside(program.process.pid)
 
 
 async def _told(way: Way) -> bool:
@@ -102,9 +106,10 @@ async def _told(way: Way) -> bool:
 
 
 async def measure(site: Site) -> Sequence[Figure]:
-    """200 MiB by exec and by logs, and commands that do nothing."""
-    async with both_ways(site) as (through, straight):
+    """200 MiB by exec and by logs, commands that do nothing, and the memory of followers of a log."""
+    async with both_ways(site) as (through, straight, process):
         return [
+            await asyncio.to_thread(_followers, through, process),
             await _throughput("exec_throughput", through.exec, straight.exec),
             await _throughput("logs_throughput", through.logs, straight.logs),
             await _latency(through, straight),
@@ -122,6 +127,27 @@ async def _throughput(name: str, through: Callable[[], Awaitable[float]], straig
         ratio=median(there / seconds for seconds, there in pairs),
         least_ratio=0.5,
     )
+
+
+def _followers(through: Way, process: Outside) -> Figure:
+    """What the process keeps for each of many streams that follow a log and wait."""
+    api = api_client(through.cluster.kubeconfig)
+    path = f"/api/v1/namespaces/{through.namespace}/pods/{through.pod}/log?follow=true&tailLines=1"
+    streams: list[Any] = []
+
+    def follow(number: int) -> float:
+        for _ in range(number):
+            streams.append(api.rest_client.pool_manager.request("GET", f"{api.configuration.host}{path}", preload_content=False))
+            assert streams[-1].read(LINE), "the last line of the log"
+        return process.rss_mib()
+
+    try:
+        before = follow(FIRST)
+        kept = (follow(FOLLOWERS) - before) * MIB / FOLLOWERS
+    finally:
+        for each in streams:
+            each.close()
+    return Figure(name="logs_follower_memory", value=kept / 1024, unit="KiB", most=64)
 
 
 async def _latency(through: Way, straight: Way) -> Figure:
