@@ -38,17 +38,19 @@ class Metrics:
         self.nodes = Gauge("vkubelet_nodes", "Virtual nodes of this process by state.", ["state"], registry=registry)
         self.pods = Gauge("vkubelet_pods", "Pods on our nodes by phase.", ["phase"], registry=registry)
         self.streams = Gauge("vkubelet_streams", "Open logs, exec, attach and port-forward streams.", ["kind"], registry=registry)
-        self.reconcile_total = Counts("vkubelet_reconcile", "Reconciles by result.", ["controller", "result"], registry)
-        self.reconcile_seconds = Timings("vkubelet_reconcile_seconds", "Duration of a reconcile.", ["controller"], registry)
+        self.reconcile_total = Counts("vkubelet_reconcile", "Reconciles by result.", labels=["controller", "result"], registry=registry)
+        self.reconcile_seconds = Timings("vkubelet_reconcile_seconds", "Duration of a reconcile.", labels=["controller"], registry=registry)
         self.queue_depth = Gauge("vkubelet_queue_depth", "Keys that are due and wait for a worker.", ["queue"], registry=registry)
         self.queue_oldest_seconds = Gauge("vkubelet_queue_oldest_seconds", "Age of the oldest due key.", ["queue"], registry=registry)
-        self.watch_events = Counts("vkubelet_watch_events", "Watch events received.", ["resource", "type"], registry)
+        self.watch_events = Counts("vkubelet_watch_events", "Watch events received.", labels=["resource", "type"], registry=registry)
         self.watch_stale = Staleness()
         registry.register(self.watch_stale)
         self.watch_restarts = Counter(
             "vkubelet_watch_restarts", "Watch streams that were closed.", ["resource", "reason"], registry=registry
         )
-        self.api_seconds = Timings("vkubelet_api_seconds", "Duration of calls to API servers.", ["verb", "resource", "code"], registry)
+        self.api_seconds = Timings(
+            "vkubelet_api_seconds", "Duration of calls to API servers.", labels=["verb", "resource", "code"], registry=registry
+        )
         self.lease_lateness_seconds = Histogram(
             "vkubelet_lease_lateness_seconds", "How late node leases were renewed.", buckets=_LATE, registry=registry
         )
@@ -156,8 +158,8 @@ class Timings(Collector):
     """Histogram of durations by labels. A reconcile and a request observe each a few times, which costs little without the locks of
     prometheus_client; everything here runs in the event loop."""
 
-    def __init__(self, name: str, text: str, labels: Sequence[str], registry: CollectorRegistry) -> None:
-        self._name, self._text, self._labels = name, text, labels
+    def __init__(self, name: str, text: str, *, labels: Sequence[str], registry: CollectorRegistry) -> None:
+        self._name, self._text, self._labelnames = name, text, labels
         self._series: dict[tuple[str, ...], Durations] = {}
         registry.register(self)
 
@@ -166,10 +168,10 @@ class Timings(Collector):
         return self._series.setdefault(values, Durations())
 
     def describe(self) -> Iterable[HistogramMetricFamily]:
-        return [HistogramMetricFamily(self._name, self._text, labels=self._labels)]
+        return [HistogramMetricFamily(self._name, self._text, labels=self._labelnames)]
 
     def collect(self) -> Iterable[HistogramMetricFamily]:
-        family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
+        family = HistogramMetricFamily(self._name, self._text, labels=self._labelnames)
         for values, each in self._series.items():
             limits = [*map(floatToGoString, each.limits), "+Inf"]
             family.add_metric(values, list(zip(limits, accumulate(each.counts), strict=True)), each.seconds)
@@ -189,8 +191,8 @@ class Count:
 class Counts(Collector):
     """Counter by labels, as cheap as Timings and for the same reason."""
 
-    def __init__(self, name: str, text: str, labels: Sequence[str], registry: CollectorRegistry) -> None:
-        self._name, self._text, self._labels = name, text, labels
+    def __init__(self, name: str, text: str, *, labels: Sequence[str], registry: CollectorRegistry) -> None:
+        self._name, self._text, self._labelnames = name, text, labels
         self._series: dict[tuple[str, ...], Count] = {}
         registry.register(self)
 
@@ -199,10 +201,10 @@ class Counts(Collector):
         return self._series.setdefault(values, Count())
 
     def describe(self) -> Iterable[CounterMetricFamily]:
-        return [CounterMetricFamily(self._name, self._text, labels=self._labels)]
+        return [CounterMetricFamily(self._name, self._text, labels=self._labelnames)]
 
     def collect(self) -> Iterable[CounterMetricFamily]:
-        family = CounterMetricFamily(self._name, self._text, labels=self._labels)
+        family = CounterMetricFamily(self._name, self._text, labels=self._labelnames)
         for values, each in self._series.items():
             family.add_metric(values, each.value)
         return [family]

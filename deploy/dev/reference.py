@@ -37,7 +37,7 @@ from vkubelet import api, beneath, client, clock, control, errors, logformat, me
 from vkubelet.api.rbac import Rule
 from vkubelet.cli import _parser as runtime_parser
 from vkubelet.errors import VKubeletError
-from vkubelet.metrics import Durations, Metrics, Staleness
+from vkubelet.metrics import Counts, Durations, Metrics, Staleness, Timings
 from vkubelet.server import node_metrics
 from vkubelet.settings import Settings, _settings_class
 from vkubelet.testing.conformance import RULES
@@ -242,7 +242,7 @@ def series_table(values: Mapping[str, object]) -> list[str]:
     """Renders a row for each series among these values."""
     found: list[tuple[Metric, Sequence[str]]] = []
     for value in values.values():
-        if isinstance(value, Gauges | Staleness):
+        if isinstance(value, Gauges | Staleness | Counts | Timings):
             found += [(family, family._labelnames) for family in value.describe()]
         elif isinstance(value, MetricWrapperBase) and not value._labelvalues:
             found += [(family, value._labelnames) for family in value.describe()]

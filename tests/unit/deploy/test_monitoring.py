@@ -13,7 +13,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from kubeocean.metrics import Gauges, ManagerMetrics, SyncerMetrics
 from tests.support.bound import ROOT
 from tests.support.prometheus import GRAFANA, dashboard_queries, metrics_of, rules
-from vkubelet.metrics import Metrics, Staleness
+from vkubelet.metrics import Counts, Metrics, Staleness, Timings
 
 _SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"), "gauge": ("",)}
 
@@ -27,7 +27,7 @@ def exported() -> dict[str, set[str]]:
         vars(ManagerMetrics(registry)),
     )
     for value in (value for values in every for value in values.values()):
-        if isinstance(value, Gauges | Staleness):
+        if isinstance(value, Gauges | Staleness | Counts | Timings):
             families = [(family, family._labelnames) for family in value.describe()]
         elif isinstance(value, MetricWrapperBase) and not value._labelvalues:
             families = [(family, value._labelnames) for family in value.describe()]
