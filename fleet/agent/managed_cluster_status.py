@@ -2,7 +2,7 @@
 
 Invariant: fields of other clients survive. Nothing is written that the record contains already, none while the hub does not accept the
 cluster or finds that the clocks differ, and what is unknown stays as it was reported last. A report that arrives late, after the hub has
-written the record, is refused: it could say that a cluster is available that has become unreachable since.
+written the record, is refused: a cluster may have become unreachable since it was sent.
 """
 
 from collections.abc import Sequence
