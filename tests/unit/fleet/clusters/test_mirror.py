@@ -21,7 +21,8 @@ TAINTS = [
 
 def test_f_27_a_mirrored_member_has_the_labels_and_taints_of_the_cluster() -> None:
     made = mirrored_member(managed("w1", spec={"hubAcceptsClient": True, "taints": TAINTS}, labels={"env": "prod"}))
-    assert made["metadata"] == {"name": "w1", "annotations": {ORIGIN: "ManagedCluster"}, "labels": {"env": "prod"}}
+    held = ["kubernetes-fleet.io/membercluster-finalizer"]
+    assert made["metadata"] == {"name": "w1", "annotations": {ORIGIN: "ManagedCluster"}, "labels": {"env": "prod"}, "finalizers": held}
     group = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:open-cluster-management:w1"}
     taints = [{"key": "a", "value": "1", "effect": "NoSchedule"}, {"key": "b", "effect": "NoSchedule"}]
     assert made["spec"] == {"identity": group, "taints": taints, "deleteOptions": {"validationMode": "Skip"}}
@@ -42,6 +43,8 @@ def test_f_27_a_mirrored_cluster_is_accepted_and_keeps_the_taints_of_its_health(
         ({}, False),
         ({"metadata": {"labels": {"env": "prod", "other": "1"}}}, False),
         ({"metadata": {"labels": {}}}, True),
+        ({"metadata": {"finalizers": ["theirs", "kubernetes-fleet.io/membercluster-finalizer"]}}, False),
+        ({"metadata": {"finalizers": ["theirs"]}}, True),
         ({"spec": {"taints": [{"key": "x", "effect": "NoSchedule"}]}}, True),
         ({"spec": {"identity": {"kind": "User", "name": "me"}}}, True),
     ],
