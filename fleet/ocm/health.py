@@ -92,8 +92,8 @@ class Health:
         if not has_condition(obj, AVAILABLE, status="Unknown", reason=LEASE_STOPPED) and await self._has_stopped(cluster):
             conditions.append(await self._lose(obj, cluster))
         obj = await self._registry.managed.report(obj, conditions)
-        found = condition_of(ManagedCluster.parse(obj).conditions, AVAILABLE)
-        await self._mark(obj, found.status if found is not None else "")
+        found = get_condition((obj.body.get("status") or {}).get("conditions") or (), AVAILABLE) or {}
+        await self._mark(obj, found.get("status", ""))
         return self._due(cluster)
 
     # --- Renewals ------------------------------------------------------------------------------------------------------------------
