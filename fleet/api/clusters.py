@@ -197,6 +197,12 @@ class ManagedCluster(_Record):
             found.append(Problem("spec.leaseDurationSeconds", "must be 1 or more seconds"))
         return found
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether its health is not known any more; one that has reported nothing is not lost."""
+        found = condition_of(self.conditions, AVAILABLE)
+        return found is not None and found.status == "Unknown"
+
 
 @frozen
 class Identity:

@@ -33,8 +33,10 @@ def mirrored_member(cluster: ManagedCluster) -> Json:
     group = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": keys.cluster_group(cluster.name)}
     # The finalizer that the controller of members would have to add before it creates anything.
     metadata = {**_metadata(cluster.name, Door.OCM, cluster.meta.labels), "finalizers": [keys.MEMBER_FINALIZER]}
+    # Most clusters report within seconds that they are available. Before, a member that has not joined is not chosen anyway.
+    taints = as_member_taints(each for each in cluster.taints if cluster.is_lost or each.key != keys.UNREACHABLE)
     # The deletion of a mirror follows that of its origin, which nothing may refuse.
-    spec = {"identity": group, "taints": as_member_taints(cluster.taints), "deleteOptions": {"validationMode": "Skip"}}
+    spec = {"identity": group, "taints": taints, "deleteOptions": {"validationMode": "Skip"}}
     return {"metadata": metadata, "spec": spec}
 
 

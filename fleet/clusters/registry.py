@@ -55,7 +55,7 @@ class Registry:
         """Registers `listener(name of the cluster)` for each change of a record, and calls it for each cluster that is known.
 
         It is not called for a heartbeat alone, and without `status` not when nothing but the status of a record changes, except that of a
-        ManagedCluster that is accepted, denied or removed.
+        ManagedCluster that is accepted, denied, lost or removed.
         """
         self._listeners.append((listener, status))
         for name in self.names():
@@ -98,7 +98,7 @@ class Registry:
             self._notify(name)
             return
         self._managed[name] = new = ManagedCluster.parse(change.new)
-        same = old is not None and condition_of(old.conditions, HUB_ACCEPTED) == condition_of(new.conditions, HUB_ACCEPTED)
+        same = old is not None and _decisive(old) == _decisive(new)
         alone = same and not new.deleting and not change.more_than_status and _is_status_alone(change)
         self._notify(name, status_alone=alone)
 
@@ -120,6 +120,11 @@ class Registry:
         for listener, status in self._listeners:
             if status or not status_alone:
                 listener(name)
+
+
+def _decisive(cluster: ManagedCluster) -> tuple[object, ...]:
+    """Returns what of a status decides about rights and mirrors."""
+    return condition_of(cluster.conditions, HUB_ACCEPTED), cluster.is_lost
 
 
 def _is_status_alone(change: Change[Unknown]) -> bool:

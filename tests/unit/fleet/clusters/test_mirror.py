@@ -7,11 +7,12 @@ import pytest
 from fleet.clusters.mirror import Mirror, differs, further_labels, mirrored_cluster, mirrored_member
 from fleet.clusters.registry import Registry
 from tests.support.memory_api import MergingApi
-from tests.unit.fleet.builders import hub_of, managed, member, unknown
+from tests.unit.fleet.builders import condition, hub_of, managed, member, unknown
 from vkubelet.client.transport import Call
 from vkubelet.errors import ApiError, Forbidden, ServerError
 
 ORIGIN = "fleet.vkubelet.io/origin"
+UNREACHABLE = "cluster.open-cluster-management.io/unreachable"
 TAINTS = [
     {"key": "a", "value": "1", "effect": "NoSelect"},
     {"key": "b", "effect": "NoSelectIfNew"},
@@ -26,6 +27,21 @@ def test_f_27_a_mirrored_member_has_the_labels_and_taints_of_the_cluster() -> No
     group = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:open-cluster-management:w1"}
     taints = [{"key": "a", "value": "1", "effect": "NoSchedule"}, {"key": "b", "effect": "NoSchedule"}]
     assert made["spec"] == {"identity": group, "taints": taints, "deleteOptions": {"validationMode": "Skip"}}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        ([], ["a"]),
+        ([condition("ManagedClusterConditionAvailable", "True")], ["a"]),
+        ([condition("ManagedClusterConditionAvailable", "Unknown")], [UNREACHABLE, "a"]),
+    ],
+)
+def test_f_27_a_cluster_that_joins_is_not_unreachable_in_its_mirror(conditions: Any, expected: list[str]) -> None:
+    """The taint of a cluster that has reported nothing is removed soon; by F-347 a member that has not joined is not chosen."""
+    taints = [{"key": UNREACHABLE, "effect": "NoSelect"}, TAINTS[0]]
+    cluster = managed("w1", spec={"hubAcceptsClient": True, "taints": taints}, status={"conditions": conditions})
+    assert [each["key"] for each in mirrored_member(cluster)["spec"]["taints"]] == expected
 
 
 def test_f_27_a_mirrored_cluster_is_accepted_and_keeps_the_taints_of_its_health() -> None:

@@ -49,7 +49,7 @@ def test_f_123_a_heartbeat_concerns_only_those_who_read_it(metadata: dict[str, A
 
 
 ACCEPTED, DENIED = (condition("HubAcceptedManagedCluster", each) for each in ("True", "False"))
-AVAILABLE = condition("ManagedClusterConditionAvailable", "True")
+AVAILABLE, LOST = (condition("ManagedClusterConditionAvailable", each) for each in ("True", "Unknown"))
 DELETED = {"deletionTimestamp": SINCE, "generation": 2}
 
 
@@ -57,7 +57,7 @@ DELETED = {"deletionTimestamp": SINCE, "generation": 2}
     ("metadata", "old", "new", "expected"),
     [
         ({}, [ACCEPTED], [ACCEPTED, AVAILABLE], ["status"]),
-        ({}, [AVAILABLE], [], ["status"]),
+        ({}, [ACCEPTED], [ACCEPTED, LOST], ["record", "status"]),
         ({}, [ACCEPTED], [DENIED], ["record", "status"]),
         ({}, [ACCEPTED], [AVAILABLE], ["record", "status"]),
         ({}, [], [ACCEPTED], ["record", "status"]),
