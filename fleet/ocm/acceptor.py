@@ -112,6 +112,9 @@ class Acceptor:
         if not decision.status or current is None:
             return
         known = has_condition(obj, HUB_ACCEPTED, status=decision.status, reason=decision.reason)
+        if known and decision.reason == acceptance.ACCEPTED:
+            # The controller of health reports it for each generation, in one write with what has changed.
+            return
         accepted = condition(HUB_ACCEPTED, decision.status, decision.reason, message=decision.message)
         await self._registry.managed.report(current, [accepted])
         if not known:
