@@ -10,7 +10,7 @@ from typing import Any
 from fleet.clusters.hub import Hub, start
 from fleet.clusters.registry import Registry
 from fleet.ocm.health import Health, addon_labels
-from tests.support.memory_api import MemoryApi
+from tests.support.memory_api import MemoryApi, Write
 from tests.unit.fleet.builders import condition, unknown
 from vkubelet.api.objects import apply_merge
 from vkubelet.client.transport import Call
@@ -43,6 +43,7 @@ class MergingApi(MemoryApi):
         path = call.path.removesuffix("/status")
         body = {**json.loads(call.body or b"{}")}
         body.get("metadata", {}).pop("resourceVersion", None)
+        self.writes.append(Write(call.method, call.path, body))
         self.put(path, apply_merge(self.objects[path], body))
         return json.dumps(self.objects[path]).encode()
 
@@ -198,6 +199,62 @@ async def test_f_143_a_renewal_that_the_line_held_back_shows_no_clock() -> None:
         # The next one arrives in time, so that what it contains is the clock of the cluster.
         await scene.live(60, ahead=-600)
         assert scene.found(clock) == ("False", "ManagedClusterClockOutOfSync")
+
+
+CLOCK = "ManagedClusterConditionClockSynced"
+ACCEPTED = "HubAcceptedManagedCluster"
+
+
+def joining(*, since: str) -> Scene:
+    """A cluster that was accepted in its second generation, and has reported nothing."""
+    scene = Scene()
+    record = scene.api.objects[CLUSTER]
+    record["metadata"]["generation"] = 2
+    accepted = condition(ACCEPTED, "True", "HubClusterAdminAccepted", observedGeneration=2)
+    record["status"]["conditions"] = [{**accepted, "lastTransitionTime": since}]
+    record["spec"]["taints"] = [{"key": "cluster.open-cluster-management.io/unreachable", "effect": "NoSelect", "timeAdded": since}]
+    return scene
+
+
+async def test_f_143_clock_and_acceptance_are_written_with_the_first_report() -> None:
+    scene = joining(since="2100-01-01T00:00:00Z")
+    async with running(scene):
+        await scene.live(120)
+        assert scene.api.writes == []
+        record = scene.api.objects[CLUSTER]
+        # A change of taints, as of this write, increases the generation.
+        scene.api.put(CLUSTER, {**record, "metadata": {**record["metadata"], "generation": 3}})
+        listed = [*record["status"]["conditions"], condition(AVAILABLE, "True", "ManagedClusterAvailable")]
+        scene.api.put(CLUSTER, {**scene.api.objects[CLUSTER], "status": {"conditions": listed}})
+        await scene.clock.settle()
+        assert scene.taints == [] and scene.found(CLOCK) == ("True", "ManagedClusterClockSynced")
+        generations = {each["type"]: each.get("observedGeneration") for each in scene.api.objects[CLUSTER]["status"]["conditions"]}
+        assert (generations[ACCEPTED], generations[CLOCK]) == (3, 3)
+        assert [each.path for each in scene.api.writes] == [CLUSTER, f"{CLUSTER}/status"]
+
+
+async def test_f_143_the_clock_of_a_cluster_that_reports_nothing_is_reported() -> None:
+    scene = joining(since="2000-01-01T00:00:00Z")
+    async with running(scene):
+        await scene.live(120)
+        assert scene.found(CLOCK) == ("True", "ManagedClusterClockSynced") and scene.found() == ("", "")
+
+
+async def test_f_143_a_clock_that_differs_is_reported_before_the_first_report() -> None:
+    scene = joining(since="2100-01-01T00:00:00Z")
+    async with running(scene):
+        await scene.live(120, ahead=3600.0)
+        assert scene.found(CLOCK) == ("False", "ManagedClusterClockOutOfSync") and scene.found() == ("", "")
+
+
+async def test_f_145_an_acceptance_that_is_withdrawn_is_not_reported_again() -> None:
+    scene = joining(since="2000-01-01T00:00:00Z")
+    record = scene.api.objects[CLUSTER]
+    record["metadata"]["generation"], record["spec"]["hubAcceptsClient"] = 3, False
+    async with running(scene):
+        await scene.live(120)
+        (accepted,) = [each for each in scene.api.objects[CLUSTER]["status"]["conditions"] if each["type"] == ACCEPTED]
+        assert accepted["observedGeneration"] == 2
 
 
 class MirrorScene(Scene):
