@@ -198,8 +198,8 @@ class ManagedCluster(_Record):
         return found
 
     @property
-    def is_lost(self) -> bool:
-        """Whether its health is not known any more; one that has reported nothing is not lost."""
+    def is_unknown(self) -> bool:
+        """Whether its health has become unknown; a cluster that has reported nothing has no health yet."""
         found = condition_of(self.conditions, AVAILABLE)
         return found is not None and found.status == "Unknown"
 

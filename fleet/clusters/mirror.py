@@ -34,7 +34,7 @@ def mirrored_member(cluster: ManagedCluster) -> Json:
     # The finalizer that the controller of members would have to add before it creates anything.
     metadata = {**_metadata(cluster.name, Door.OCM, cluster.meta.labels), "finalizers": [keys.MEMBER_FINALIZER]}
     # Most clusters report within seconds that they are available. Before, a member that has not joined is not chosen anyway.
-    taints = as_member_taints(each for each in cluster.taints if cluster.is_lost or each.key != keys.UNREACHABLE)
+    taints = as_member_taints(each for each in cluster.taints if cluster.is_unknown or each.key != keys.UNREACHABLE)
     # The deletion of a mirror follows that of its origin, which nothing may refuse.
     spec = {"identity": group, "taints": taints, "deleteOptions": {"validationMode": "Skip"}}
     return {"metadata": metadata, "spec": spec}

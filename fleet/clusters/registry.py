@@ -55,7 +55,7 @@ class Registry:
         """Registers `listener(name of the cluster)` for each change of a record, and calls it for each cluster that is known.
 
         It is not called for a heartbeat alone, and without `status` not when nothing but the status of a record changes, except that of a
-        ManagedCluster that is accepted, denied, lost or removed.
+        ManagedCluster that is accepted, denied or removed, or whose health becomes unknown.
         """
         self._listeners.append((listener, status))
         for name in self.names():
@@ -124,7 +124,7 @@ class Registry:
 
 def _decisive(cluster: ManagedCluster) -> tuple[object, ...]:
     """Returns what of a status decides about rights and mirrors."""
-    return condition_of(cluster.conditions, HUB_ACCEPTED), cluster.is_lost
+    return condition_of(cluster.conditions, HUB_ACCEPTED), cluster.is_unknown
 
 
 def _is_status_alone(change: Change[Unknown]) -> bool:
