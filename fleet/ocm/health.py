@@ -225,7 +225,9 @@ class Health:
         accepted, known = (condition_of(cluster.conditions, each) for each in (HUB_ACCEPTED, AVAILABLE))
         if known is not None or accepted is None or accepted.since is None or self._differs.get(cluster.name):
             return 0.0
-        return FIRST_REPORT - (self._hub.client.server_now() - accepted.since).total_seconds()
+        # By the clock that has written it; a time in the future is of a process with another clock.
+        waited = (self._hub.clock.now() - accepted.since).total_seconds()
+        return FIRST_REPORT - waited if waited >= 0 else 0.0
 
     def _clock_condition(self, cluster: ManagedCluster, obj: Unknown) -> list[Json]:
         """Returns the condition of the clock when it changes."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,7 +11,7 @@ from fleet.clusters.hub import Hub, start
 from fleet.clusters.registry import Registry
 from fleet.ocm.health import Health, addon_labels
 from tests.support.memory_api import MemoryApi, Write
-from tests.unit.fleet.builders import condition, unknown
+from tests.unit.fleet.builders import SINCE, condition, unknown
 from vkubelet.api.objects import apply_merge
 from vkubelet.client.transport import Call
 from vkubelet.clock import rfc3339_micro
@@ -205,56 +205,76 @@ CLOCK = "ManagedClusterConditionClockSynced"
 ACCEPTED = "HubAcceptedManagedCluster"
 
 
-def joining(*, since: str) -> Scene:
-    """A cluster that was accepted in its second generation, and has reported nothing."""
-    scene = Scene()
-    record = scene.api.objects[CLUSTER]
-    record["metadata"]["generation"] = 2
-    accepted = condition(ACCEPTED, "True", "HubClusterAdminAccepted", observedGeneration=2)
-    record["status"]["conditions"] = [{**accepted, "lastTransitionTime": since}]
-    record["spec"]["taints"] = [{"key": "cluster.open-cluster-management.io/unreachable", "effect": "NoSelect", "timeAdded": since}]
-    return scene
+TAINT = {"key": "cluster.open-cluster-management.io/unreachable", "effect": "NoSelect", "timeAdded": SINCE}
+
+
+class JoiningScene(Scene):
+    """A cluster that renews its Lease, is then accepted in its second generation, and has reported nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        record = self.api.objects[CLUSTER]
+        record["metadata"]["generation"], record["spec"]["taints"], record["status"] = 2, [TAINT], {"conditions": []}
+
+    def change(self, *, generation: int = 2, accepts: bool = True, listed: Sequence[Any] = ()) -> None:
+        """Adds conditions, in another generation of the record."""
+        record = self.api.objects[CLUSTER]
+        conditions = [*record["status"]["conditions"], *listed]
+        metadata, spec = {**record["metadata"], "generation": generation}, {**record["spec"], "hubAcceptsClient": accepts}
+        self.api.put(CLUSTER, {**record, "metadata": metadata, "spec": spec, "status": {"conditions": conditions}})
+
+    async def accept(self, *, ahead: float = 0.0) -> None:
+        """Accepts it after two minutes, in which its agent has renewed the Lease."""
+        await self.live(120, ahead=ahead)
+        accepted = condition(ACCEPTED, "True", "HubClusterAdminAccepted", observedGeneration=2)
+        self.change(listed=[{**accepted, "lastTransitionTime": rfc3339_micro(self.clock.now())}])
+        await self.clock.settle()
+
+    def generation(self, type_: str) -> int:
+        return next(each["observedGeneration"] for each in self.api.objects[CLUSTER]["status"]["conditions"] if each["type"] == type_)
 
 
 async def test_f_143_clock_and_acceptance_are_written_with_the_first_report() -> None:
-    scene = joining(since="2100-01-01T00:00:00Z")
+    scene = JoiningScene()
     async with running(scene):
-        await scene.live(120)
+        await scene.accept()
+        await scene.clock.advance(10)
         assert scene.api.writes == []
-        record = scene.api.objects[CLUSTER]
         # A change of taints, as of this write, increases the generation.
-        scene.api.put(CLUSTER, {**record, "metadata": {**record["metadata"], "generation": 3}})
-        listed = [*record["status"]["conditions"], condition(AVAILABLE, "True", "ManagedClusterAvailable")]
-        scene.api.put(CLUSTER, {**scene.api.objects[CLUSTER], "status": {"conditions": listed}})
+        scene.change(generation=3, listed=[condition(AVAILABLE, "True", "ManagedClusterAvailable")])
         await scene.clock.settle()
         assert scene.taints == [] and scene.found(CLOCK) == ("True", "ManagedClusterClockSynced")
-        generations = {each["type"]: each.get("observedGeneration") for each in scene.api.objects[CLUSTER]["status"]["conditions"]}
-        assert (generations[ACCEPTED], generations[CLOCK]) == (3, 3)
+        assert (scene.generation(ACCEPTED), scene.generation(CLOCK)) == (3, 3)
         assert [each.path for each in scene.api.writes] == [CLUSTER, f"{CLUSTER}/status"]
 
 
 async def test_f_143_the_clock_of_a_cluster_that_reports_nothing_is_reported() -> None:
-    scene = joining(since="2000-01-01T00:00:00Z")
+    scene = JoiningScene()
     async with running(scene):
-        await scene.live(120)
+        await scene.accept()
+        assert scene.found(CLOCK) == ("", "")
+        await scene.clock.advance(16)
         assert scene.found(CLOCK) == ("True", "ManagedClusterClockSynced") and scene.found() == ("", "")
 
 
 async def test_f_143_a_clock_that_differs_is_reported_before_the_first_report() -> None:
-    scene = joining(since="2100-01-01T00:00:00Z")
+    scene = JoiningScene()
     async with running(scene):
-        await scene.live(120, ahead=3600.0)
+        await scene.live(60)
+        await scene.accept(ahead=3600.0)
         assert scene.found(CLOCK) == ("False", "ManagedClusterClockOutOfSync") and scene.found() == ("", "")
 
 
 async def test_f_145_an_acceptance_that_is_withdrawn_is_not_reported_again() -> None:
-    scene = joining(since="2000-01-01T00:00:00Z")
-    record = scene.api.objects[CLUSTER]
-    record["metadata"]["generation"], record["spec"]["hubAcceptsClient"] = 3, False
+    scene = JoiningScene()
     async with running(scene):
-        await scene.live(120)
-        (accepted,) = [each for each in scene.api.objects[CLUSTER]["status"]["conditions"] if each["type"] == ACCEPTED]
-        assert accepted["observedGeneration"] == 2
+        await scene.accept()
+        scene.change(generation=3, accepts=False)
+        await scene.clock.advance(60)
+        assert scene.generation(ACCEPTED) == 2
+        scene.change(generation=4)
+        await scene.clock.settle()
+        assert scene.generation(ACCEPTED) == 4
 
 
 class MirrorScene(Scene):
