@@ -18,8 +18,8 @@ from vkubelet.testing.fixtures import running
 
 COUNT, WATCHED = 500, 120.0
 QUIET = 5.0
-MOST_REQUESTS = 24.5
-"""Of the hub for each cluster that joins by either API."""
+MOST_REQUESTS, MOST_EVENTS = 19.0, 5.0
+"""Of the hub for each cluster that joins; Events that cannot be written in time are dropped, so they count apart."""
 
 
 @pytest.fixture
@@ -42,7 +42,8 @@ async def test_f_501_five_hundred_clusters_in_steady_state(apart: ControlPlane, 
         await many.settle(keys.HUB, seconds=QUIET)
         joins = requests(audit)
         print(f"requests of {COUNT} joins:", *joins.most_common(), sep="\n")
-        assert joins.total() / COUNT <= MOST_REQUESTS
+        events = sum(number for what, number in joins.items() if what.split()[1] == "events")
+        assert (joins.total() - events) / COUNT <= MOST_REQUESTS and events / COUNT <= MOST_EVENTS
         process = Outside(program.process.pid)
         audit, meter = Audit(apart, keys.HUB), Meter(process)
         await many.live(WATCHED)
