@@ -197,6 +197,12 @@ class ManagedCluster(_Record):
             found.append(Problem("spec.leaseDurationSeconds", "must be 1 or more seconds"))
         return found
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether its health has become unknown; a cluster that has reported nothing has no health yet."""
+        found = condition_of(self.conditions, AVAILABLE)
+        return found is not None and found.status == "Unknown"
+
 
 @frozen
 class Identity:

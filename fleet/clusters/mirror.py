@@ -12,7 +12,7 @@ from fleet.api import keys
 from fleet.api.clusters import HUB_ACCEPTED, NO_SELECT_IF_NEW, ManagedCluster, MemberCluster, holds
 from fleet.api.resources import MANAGEDCLUSTERS, MEMBERCLUSTERS
 from fleet.clusters.hub import Hub, synced
-from fleet.clusters.kept import contains
+from fleet.clusters.kept import contains, contains_each
 from fleet.clusters.records import Records
 from fleet.clusters.registry import Registry
 from fleet.core.taints import as_managed_taints, as_member_taints
@@ -31,9 +31,12 @@ CONTESTED: Final = "TwoRecords"
 def mirrored_member(cluster: ManagedCluster) -> Json:
     """Builds the MemberCluster of an accepted ManagedCluster; its identity is the group of the cluster's certificates."""
     group = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": keys.cluster_group(cluster.name)}
-    metadata = _metadata(cluster.name, Door.OCM, cluster.meta.labels)
+    # The finalizer that the controller of members would have to add before it creates anything.
+    metadata = {**_metadata(cluster.name, Door.OCM, cluster.meta.labels), "finalizers": [keys.MEMBER_FINALIZER]}
+    # Most clusters report within seconds that they are available. Before, a member that has not joined is not chosen anyway.
+    taints = as_member_taints(each for each in cluster.taints if cluster.is_unknown or each.key != keys.UNREACHABLE)
     # The deletion of a mirror follows that of its origin, which nothing may refuse.
-    spec = {"identity": group, "taints": as_member_taints(cluster.taints), "deleteOptions": {"validationMode": "Skip"}}
+    spec = {"identity": group, "taints": taints, "deleteOptions": {"validationMode": "Skip"}}
     return {"metadata": metadata, "spec": spec}
 
 
@@ -46,8 +49,9 @@ def mirrored_cluster(member: MemberCluster, live: JsonView | None) -> Json:
 
 def differs(live: JsonView, desired: JsonView) -> bool:
     """Checks whether a mirror lacks anything of its origin, or has a taint that this has not."""
-    spec, wanted = {"taints": [], **live["spec"]}, desired["spec"]
-    return not contains(live["metadata"], desired["metadata"]) or not contains(spec, wanted)
+    spec, metadata = {"taints": [], **live["spec"]}, dict(desired["metadata"])
+    held = contains_each(live["metadata"].get("finalizers") or (), metadata.pop("finalizers", ()))
+    return not held or not contains(live["metadata"], metadata) or not contains(spec, desired["spec"])
 
 
 def further_labels(live: Mapping[str, str], desired: JsonView) -> set[str]:

@@ -65,12 +65,15 @@ class Records:
             change["conditions"] = listed
         return await self.patch(obj, {"status": change}, subresource="status") if change else obj
 
-    async def hold(self, obj: Unknown, finalizers: Collection[str], *, metadata: JsonView | None = None) -> Unknown:
-        """Adds finalizers, and changes other metadata in the same write. Raises ApiError."""
+    async def hold(
+        self, obj: Unknown, finalizers: Collection[str], *, metadata: JsonView | None = None, spec: JsonView | None = None
+    ) -> Unknown:
+        """Adds finalizers, and changes other fields in the same write. Raises ApiError."""
         obj = self.unchanged(obj) or obj
         missing = [each for each in finalizers if each not in obj.metadata.finalizers]
-        change = {**(metadata or {}), **({"finalizers": [*obj.metadata.finalizers, *missing]} if missing else {})}
-        return await self.patch(obj, {"metadata": change}) if change else obj
+        head = {**(metadata or {}), **({"finalizers": [*obj.metadata.finalizers, *missing]} if missing else {})}
+        change = {name: value for name, value in (("metadata", head), ("spec", spec)) if value}
+        return await self.patch(obj, change) if change else obj
 
     async def release(self, obj: Unknown, finalizers: Collection[str]) -> Unknown:
         """Removes finalizers. Raises ApiError."""

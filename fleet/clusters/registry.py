@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from fleet.api import keys
-from fleet.api.clusters import ManagedCluster, MemberCluster
+from fleet.api.clusters import HUB_ACCEPTED, ManagedCluster, MemberCluster, condition_of
 from fleet.api.resources import CLUSTER_LEASES, MANAGEDCLUSTERS, MEMBERCLUSTERS
 from fleet.clusters.hub import Hub
 from fleet.clusters.records import Records
@@ -54,7 +54,8 @@ class Registry:
     def on_change(self, listener: Callable[[str], None], *, status: bool = True) -> None:
         """Registers `listener(name of the cluster)` for each change of a record, and calls it for each cluster that is known.
 
-        It is not called for a heartbeat alone, and without `status` not when nothing but the status of a MemberCluster changes.
+        It is not called for a heartbeat alone, and without `status` not when nothing but the status of a record changes, except that of a
+        ManagedCluster that is accepted, denied or removed, or whose health becomes unknown.
         """
         self._listeners.append((listener, status))
         for name in self.names():
@@ -91,11 +92,15 @@ class Registry:
         return [found for found in map(self.view, self.names()) if found is not None]
 
     def _managed_changed(self, change: Change[Unknown]) -> None:
+        name, old = change.key.name, self._managed.get(change.key.name)
         if change.new is None:
-            self._managed.pop(change.key.name, None)
-        else:
-            self._managed[change.key.name] = ManagedCluster.parse(change.new)
-        self._notify(change.key.name)
+            self._managed.pop(name, None)
+            self._notify(name)
+            return
+        self._managed[name] = new = ManagedCluster.parse(change.new)
+        same = old is not None and _decisive(old) == _decisive(new)
+        alone = same and not new.deleting and not change.more_than_status and _is_status_alone(change)
+        self._notify(name, status_alone=alone)
 
     def _member_changed(self, change: Change[Unknown]) -> None:
         name, old = change.key.name, self._members.get(change.key.name)
@@ -115,6 +120,11 @@ class Registry:
         for listener, status in self._listeners:
             if status or not status_alone:
                 listener(name)
+
+
+def _decisive(cluster: ManagedCluster) -> tuple[object, ...]:
+    """Returns what of a status decides about rights and mirrors."""
+    return condition_of(cluster.conditions, HUB_ACCEPTED), cluster.is_unknown
 
 
 def _is_status_alone(change: Change[Unknown]) -> bool:

@@ -7,12 +7,13 @@ import logging
 from collections.abc import Sequence
 
 from fleet.api import keys
-from fleet.api.clusters import HUB_ACCEPTED, ManagedCluster
+from fleet.api.clusters import AVAILABLE, HUB_ACCEPTED, ManagedCluster, condition_of
 from fleet.api.resources import MANAGEDCLUSTERS
 from fleet.clusters.hub import Hub, synced
 from fleet.clusters.kept import KeptObjects
 from fleet.clusters.records import condition, has_condition
 from fleet.clusters.registry import Registry
+from fleet.core.taints import with_health_taint
 from fleet.core.view import Door
 from fleet.ocm import acceptance
 from fleet.ocm.removal import RECHECK, Removal
@@ -60,17 +61,23 @@ class Acceptor:
         if decision.step is acceptance.Step.REFUSE:
             await self._report(obj, decision)
             return None
-        obj = await self._prepare(obj)
+        obj = await self._prepare(obj, cluster, accepted=decision.step is acceptance.Step.ACCEPT)
         if decision.step is acceptance.Step.WAIT:
             await self._report(obj, decision)
             return None
         return await (self._accept if decision.step is acceptance.Step.ACCEPT else self._deny)(obj, cluster, decision)
 
-    async def _prepare(self, obj: Unknown) -> Unknown:
-        """Adds the finalizers, and the label of the default set to a cluster that is in none. Raises ApiError."""
+    async def _prepare(self, obj: Unknown, cluster: ManagedCluster, *, accepted: bool) -> Unknown:
+        """Adds in one write the finalizers, the label of the default set to a cluster that is in none, and the taint of one that is
+        accepted now and whose agent has not reported its health. Raises ApiError."""
         in_a_set = keys.CLUSTER_SET in obj.metadata.labels
         label = {} if in_a_set else {"labels": {keys.CLUSTER_SET: keys.DEFAULT_SET}}
-        return await self._registry.managed.hold(obj, FINALIZERS, metadata=label)
+        spec: Json = {}
+        if accepted and _is_new(cluster):
+            taints = obj.body["spec"].get("taints") or []
+            tainted = with_health_taint(taints, "", now=self._hub.client.server_now())
+            spec = {"taints": tainted} if tainted != taints else {}
+        return await self._registry.managed.hold(obj, FINALIZERS, metadata=label, spec=spec)
 
     async def _accept(self, obj: Unknown, cluster: ManagedCluster, decision: acceptance.Decision) -> None:
         mirrors = obj.metadata.annotations.get(keys.ORIGIN) == Door.KUBEFLEET.value
@@ -105,11 +112,16 @@ class Acceptor:
         if not decision.status or current is None:
             return
         known = has_condition(obj, HUB_ACCEPTED, status=decision.status, reason=decision.reason)
+        if known and decision.reason == acceptance.ACCEPTED:
+            # The controller of health reports it for each generation, in one write with what has changed.
+            return
         accepted = condition(HUB_ACCEPTED, decision.status, decision.reason, message=decision.message)
         await self._registry.managed.report(current, [accepted])
         if not known:
-            warning = decision.reason not in (acceptance.ACCEPTED, acceptance.DENIED)
-            self._hub.event(MANAGEDCLUSTERS, obj, reason=decision.reason, message=decision.message, warning=warning)
+            # An Event of each acceptance would repeat the condition alone, and thousands of clusters may join at once.
+            if decision.reason != acceptance.ACCEPTED:
+                warning = decision.reason != acceptance.DENIED
+                self._hub.event(MANAGEDCLUSTERS, obj, reason=decision.reason, message=decision.message, warning=warning)
             with bind(cluster=obj.metadata.name, reason=decision.reason):
                 log.info("acceptance of a cluster changed")
 
@@ -124,3 +136,9 @@ class Acceptor:
         name = obj.metadata.labels.get(keys.CLUSTER_NAME, "" if obj.metadata.namespace else obj.metadata.name)
         if self._registry.managed_cluster(name) is not None:
             self.controller.add(name)
+
+
+def _is_new(cluster: ManagedCluster) -> bool:
+    """Checks that neither side has reported anything yet. The health of a mirror may be known, that of its member."""
+    mirrors = cluster.meta.annotations.get(keys.ORIGIN) == Door.KUBEFLEET.value
+    return not mirrors and all(condition_of(cluster.conditions, each) is None for each in (HUB_ACCEPTED, AVAILABLE))

@@ -17,6 +17,7 @@ from fleet.clusters.records import Records, condition, has_condition
 from fleet.clusters.registry import Registry, renew_time
 from fleet.core.taints import with_health_taint
 from fleet.core.view import Door
+from fleet.ocm.acceptance import ACCEPTED
 from fleet.ocm.heartbeats import GRACE, Pulse, Verdict, checks_clock, clocks_differ, grace_multiple, member_status
 from vkubelet.api.objects import Json, Key, Unknown, diff_merge, get_condition
 from vkubelet.control.informer import Change
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 LEASE_STOPPED: Final = "ManagedClusterLeaseUpdateStopped"
 CLOCK_DIFFERS: Final = "ManagedClusterClockOutOfSync"
 CLOCK_EQUAL: Final = "ManagedClusterClockSynced"
+FIRST_REPORT: Final = 15.0
+"""Seconds from its acceptance within which an agent reports for the first time."""
 _ADDON_AVAILABLE = "Available"
 _BY_CLUSTER = "cluster"
 
@@ -88,13 +91,15 @@ class Health:
             return None
         if self._has_member_health(cluster):
             return await self._mark_mirror(obj, cluster)
-        conditions = self._clock_condition(cluster, obj)
         if not has_condition(obj, AVAILABLE, status="Unknown", reason=LEASE_STOPPED) and await self._has_stopped(cluster):
-            conditions.append(await self._lose(obj, cluster))
-        obj = await self._registry.managed.report(obj, conditions)
-        found = condition_of(ManagedCluster.parse(obj).conditions, AVAILABLE)
-        await self._mark(obj, found.status if found is not None else "")
-        return self._due(cluster)
+            obj = await self._registry.managed.report(obj, [await self._lose(obj, cluster)])
+        found = get_condition((obj.body.get("status") or {}).get("conditions") or (), AVAILABLE) or {}
+        obj = await self._mark(obj, found.get("status", ""))
+        first = self._first_report(cluster)
+        clock = self._clock_condition(cluster, obj) if first <= 0 else []
+        await self._registry.managed.report(obj, [*clock, *_acceptance(obj, cluster)])
+        due = self._due(cluster)
+        return due if first <= 0 else first if due is None else min(first, due)
 
     # --- Renewals ------------------------------------------------------------------------------------------------------------------
 
@@ -165,7 +170,8 @@ class Health:
         verdict = Verdict.UNDECIDED
         if self._watching.continuous:
             verdict = pulse.verdict(now=self._watching.now(), seconds=member.period, multiple=multiple)
-        await self._mark(obj, member_status(member, verdict))
+        obj = await self._mark(obj, member_status(member, verdict))
+        await self._registry.managed.report(obj, _acceptance(obj, cluster))
         return self._left(pulse, seconds=member.period, multiple=multiple)
 
     # --- Judgement -----------------------------------------------------------------------------------------------------------------
@@ -214,6 +220,15 @@ class Health:
             log.info("cluster is unreachable")
         return condition(AVAILABLE, "Unknown", LEASE_STOPPED, message=message)
 
+    def _first_report(self, cluster: ManagedCluster) -> float:
+        """Returns the seconds that the agent of a cluster has for its first report, with which the equality of its clock is written."""
+        accepted, known = (condition_of(cluster.conditions, each) for each in (HUB_ACCEPTED, AVAILABLE))
+        if known is not None or accepted is None or accepted.since is None or self._differs.get(cluster.name):
+            return 0.0
+        # By the clock that has written it; a time in the future is of a process with another clock.
+        waited = (self._hub.clock.now() - accepted.since).total_seconds()
+        return FIRST_REPORT - waited if waited >= 0 else 0.0
+
     def _clock_condition(self, cluster: ManagedCluster, obj: Unknown) -> list[Json]:
         """Returns the condition of the clock when it changes."""
         differs = self._differs.get(cluster.name) if checks_clock(cluster) else False
@@ -228,8 +243,8 @@ class Health:
             message = f"not compared, because of annotation {keys.SKIP_CLOCK_CHECK}"
         return [condition(CLOCK_SYNCED, status, reason, message=message)]
 
-    async def _mark(self, obj: Unknown, health: str) -> None:
-        """Writes the taint of the cluster's health, and the labels of its addons, if they differ. Raises ApiError."""
+    async def _mark(self, obj: Unknown, health: str) -> Unknown:
+        """Writes the taint of the cluster's health, and the labels of its addons, if they differ; returns the record. Raises ApiError."""
         addons = self._addons.informer.store.by_index(_BY_CLUSTER, obj.metadata.name)
         taints = (obj.body.get("spec") or {}).get("taints") or []
         wanted = with_health_taint(taints, health, now=self._hub.client.server_now())
@@ -238,5 +253,13 @@ class Health:
         change: Json = {"spec": {"taints": wanted}} if wanted != taints else {}
         if labels:
             change["metadata"] = {"labels": labels}
-        if change:
-            await self._registry.managed.patch(obj, change)
+        return await self._registry.managed.patch(obj, change) if change else obj
+
+
+def _acceptance(obj: Unknown, cluster: ManagedCluster) -> list[Json]:
+    """Returns the condition of an acceptance for the generation of the record: taints, which only this controller and people change, do
+    not concern it."""
+    found = get_condition((obj.body.get("status") or {}).get("conditions") or (), HUB_ACCEPTED) or {}
+    if not cluster.accepted or (found.get("status"), found.get("reason")) != ("True", ACCEPTED):
+        return []
+    return [condition(HUB_ACCEPTED, "True", ACCEPTED, message=found.get("message", ""))]

@@ -27,8 +27,8 @@ SET_FOUND: Final = "ClusterSetBound"
 SET_MISSING: Final = "ClusterSetNotFound"
 
 _BY_SET = "set"
-_GATHERED = 0.2
-"""Seconds for which changes of clusters are gathered: each counts for every set."""
+_GATHERED = 1.0
+"""Seconds for which changes of clusters are gathered: each counts for every set, and leads to a write of its status."""
 STANDARD: Final[Mapping[str, Json]] = {
     keys.DEFAULT_SET: {"clusterSelector": {"selectorType": EXCLUSIVE}},
     keys.GLOBAL_SET: {"clusterSelector": {"selectorType": BY_LABELS, "labelSelector": {}}},

@@ -25,9 +25,9 @@ from tests.integration.fleet.conftest import define as define_kinds
 from tests.integration.fleet.conftest import prepare
 from tests.integration.fleet.player import CLUSTERS, MEMBERS, RBAC
 from tests.integration.fleet.test_process import readiness
-from tests.support.audit import Audit, Call
+from tests.support.audit import Audit
 from tests.support.load import Request
-from tests.support.many_clusters import MERGE, PERIOD, ManyClusters
+from tests.support.many_clusters import MERGE, PERIOD, ManyClusters, own_writes
 from tests.support.outside import Meter, Outside
 from tests.support.program import Program, eventually
 from vkubelet.testing.cluster import ControlPlane, Options, Site
@@ -37,8 +37,6 @@ COUNT, WATCHED = 2000, 300.0
 """Clusters, and seconds for which each of the two phases is measured."""
 SETTLE = 15.0
 """Seconds without a write of the hub after which it is called idle."""
-_LONGEST_SETTLED = 40
-"""Such periods that it may take."""
 ACCOUNT = f"system:serviceaccount:{keys.NAMESPACE}:{keys.HUB}"
 _AUDITED = f"""
 apiVersion: audit.k8s.io/v1
@@ -65,11 +63,6 @@ class Steady:
     requests: float
 
 
-def own_writes(audit: Audit) -> list[Call]:
-    """Writes of the hub, but for its own Lease."""
-    return [call for call in audit.writes() if (call.what, call.namespace) != ("leases", keys.NAMESPACE)]
-
-
 @define
 class Measured:
     """The played clusters of one hub, and what they cost its process, whose health is served at `port`."""
@@ -80,15 +73,6 @@ class Measured:
     @property
     def process(self) -> Outside:
         return Outside(self.many.program.process.pid)
-
-    async def settle(self, *, heartbeats: bool) -> None:
-        """Lives until the hub has written nothing for some time but what heartbeats cause."""
-        for _ in range(_LONGEST_SETTLED):
-            audit = Audit(self.many.plane, ACCOUNT)
-            await self.many.live(SETTLE, heartbeats=heartbeats)
-            if all(call.what == "memberclusters/status" for call in own_writes(audit)):
-                return
-        raise AssertionError(f"the hub still writes {_LONGEST_SETTLED * SETTLE:.0f} s after the clusters have joined")
 
     async def rest(self, seconds: float, *, heartbeats: bool) -> Steady:
         """Lives for a while, and measures that."""
@@ -174,10 +158,10 @@ async def clusters(site: Site, *, count: int = COUNT, seconds: float = WATCHED) 
     """2,000 clusters on one hub: they join, rest for five minutes by each API, and outlive a restart."""
     async with on_new_hub(site, count) as hub:
         joined = await hub.many.join()
-        await hub.settle(heartbeats=False)
+        await hub.many.settle(ACCOUNT, seconds=SETTLE)
         first = await hub.rest(seconds, heartbeats=False)
         await hub.many.live(PERIOD, heartbeats=True)
-        await hub.settle(heartbeats=True)
+        await hub.many.settle(ACCOUNT, seconds=SETTLE, heartbeats=True)
         both = await hub.rest(seconds, heartbeats=True)
         unknown, before = await hub.many.unavailable(), await hub.versions()
         view = await hub.restart()

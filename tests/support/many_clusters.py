@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from attrs import define, field
 
+from fleet.api import keys
 from tests.integration.fleet.player import ACCEPTED, CLUSTERS, MEMBERS, conditions, internal, lease, managed, rfc3339
+from tests.support.audit import Audit, Call
 from tests.support.load import Load, Request
 from tests.support.program import Program
 from vkubelet.testing.cluster import ControlPlane
@@ -23,6 +26,8 @@ PERIOD = 60
 MERGE = "application/merge-patch+json"
 STALLED = 120.0
 """Seconds without progress of any cluster after which joining counts as failed."""
+_LONGEST_SETTLED = 40
+"""Periods without writes that are waited for."""
 _ASKING = 200
 """Clusters that ask to join before the others are cared for."""
 _AVAILABLE = {"type": "ManagedClusterConditionAvailable", "status": "True", "reason": "ManagedClusterAvailable", "message": ""}
@@ -98,10 +103,39 @@ class ManyClusters:
             await asyncio.sleep(max(0.0, now + 1.0 - time.monotonic()))
         return sent
 
+    async def settle(self, user: str, *, seconds: float, heartbeats: bool = False) -> None:
+        """Lives until the hub, which is this user, has written nothing for so long but what heartbeats cause; its Events come last."""
+        caused = {"memberclusters/status"} if heartbeats else set()
+        for _ in range(_LONGEST_SETTLED):
+            audit = Audit(self.plane, user)
+            await self.live(seconds, heartbeats=heartbeats)
+            if all(call.what in caused for call in own_writes(audit)):
+                return
+        waited = _LONGEST_SETTLED * seconds
+        raise AssertionError(f"the hub still writes {waited:.0f} s after the clusters have joined\n{self.program.tail()}")
+
     async def unavailable(self) -> list[str]:
         """Those that are not available any more, although each has renewed its Lease."""
         listed = (await self.load.get(CLUSTERS))["items"]
         return [each["metadata"]["name"] for each in listed if not _is_available(each)]
+
+
+def own_writes(audit: Audit) -> list[Call]:
+    """Writes of the hub, but for its own Lease."""
+    return [call for call in audit.writes() if not _is_of_leader(call)]
+
+
+def requests(audit: Audit) -> Counter[str]:
+    """Requests of the hub by verb, resource and status, but for its watches, the lists before them, and its own Lease."""
+    return Counter(f"{each.verb} {each.what} {each.code}" for each in audit.calls() if _is_counted(each))
+
+
+def _is_counted(call: Call) -> bool:
+    return call.verb not in ("watch", "list") and not _is_of_leader(call)
+
+
+def _is_of_leader(call: Call) -> bool:
+    return (call.what, call.namespace) == ("leases", keys.NAMESPACE)
 
 
 def _has(body: Body, type_: str, wanted: tuple[str, str]) -> bool:

@@ -18,6 +18,7 @@ from tests.integration.fleet.player import (
     ACCEPTED,
     CLUSTERS,
     MEMBERS,
+    RBAC,
     SETS,
     Agent,
     Caller,
@@ -47,7 +48,7 @@ from vkubelet.api.rbac import Check, checks_of
 from vkubelet.testing.cluster import ControlPlane
 
 HELD = {"finalizers": ["test.example/held"]}
-APPLIED = ("clusterroles", "clusterrolebindings", "rolebindings", "roles", "leases", "clusterprofiles", "managedclusters")
+APPLIED = ("managedclusters",)
 """Created by server-side apply: the API server checks `create` too, and the log has `patch`."""
 VIRTUAL = {"managedclusters/accept", "managedclustersets/join", "signers"}
 """Asked for by admission: tests of F-60, F-61 and F-109."""
@@ -99,8 +100,20 @@ async def use_everything(prepared: ControlPlane, bootstrap: Caller, admin: Calle
     await admin.create(MEMBERS, member("g2"))
     await report(await agent_of(prepared, "g2"), "g2")
     await found(admin, profile("default", "g2"))
-    await admin.merge("/api/v1/namespaces/fleet-member-g2", {"metadata": {"labels": {keys.MEMBER_NAME: None}}})
+    for path, label in (
+        ("/api/v1/namespaces/fleet-member-g2", keys.MEMBER_NAME),
+        (f"{RBAC}/namespaces/fleet-member-g2/roles/fleet-role-g2", keys.MEMBER_NAME),
+        (f"{RBAC}/clusterrolebindings/open-cluster-management:managedcluster:g1", keys.CLUSTER_NAME),
+        (lease("g1"), keys.CLUSTER_NAME),
+        (profile("default", "g2"), keys.CLUSTER_MANAGER),
+    ):
+        await admin.merge(path, {"metadata": {"labels": {label: None}}})
+        await eventually(partial(labelled, admin, path, label), f"{path} has its label {label} again")
     await leave(admin, agent)
+
+
+async def labelled(admin: Caller, path: str, label: str) -> bool:
+    return label in ((await admin.call("GET", path))["metadata"].get("labels") or {})
 
 
 async def leave(admin: Caller, agent: Agent) -> None:
@@ -165,7 +178,7 @@ async def test_f_59_a_right_that_the_hub_lacks_is_named_and_missed_until_it_is_b
 ) -> None:
     choice = Choice.of("rights of the hub")
     # What the acceptance of one cluster needs.
-    needed = [each for each in to_be_used() if (each.verb, what(each)) in ACCEPTANCE]
+    needed = [each for each in to_be_used() if (each.verb, what(each)) in ACCEPTANCE and not each.namespace]
     for number, check in enumerate(choice.part(needed, REMOVED)):
         name, audit = f"lacks-{number}", Audit(prepared, keys.HUB)
         role = json.loads(await prepared.kubectl("get", "clusterrole", keys.HUB, "-o", "json"))["rules"]
@@ -186,10 +199,10 @@ ACCEPTANCE = {
     ("patch", "managedclusters"),
     ("patch", "managedclusters/status"),
     ("create", "namespaces"),
-    ("patch", "clusterroles"),
-    ("patch", "clusterrolebindings"),
-    ("patch", "rolebindings"),
-    ("patch", "leases"),
+    ("create", "clusterroles"),
+    ("create", "clusterrolebindings"),
+    ("create", "rolebindings"),
+    ("create", "leases"),
 }
 
 

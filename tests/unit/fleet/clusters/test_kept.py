@@ -7,9 +7,9 @@ import pytest
 from fleet.clusters.kept import KeptObjects, contains, is_kept
 from tests.support.memory_api import MergingApi
 from tests.unit.fleet.builders import hub_of, unknown
-from vkubelet.api.objects import CLUSTERROLES
+from vkubelet.api.objects import CLUSTERROLES, NAMESPACES
 from vkubelet.client.transport import Call
-from vkubelet.errors import Conflict
+from vkubelet.errors import AlreadyExists, Conflict
 
 ROLE: dict[str, Any] = {
     "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -69,3 +69,29 @@ async def test_f_157_a_deletion_that_meets_another_object_is_not_taken_as_done()
     kept = KeptObjects(hub_of(ConflictingApi().client()).client, ())
     with pytest.raises(Conflict):
         await kept.delete(CLUSTERROLES, unknown({"metadata": {"name": "a", "uid": "1"}}))
+
+
+ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+
+
+async def test_f_155_an_object_is_created_and_one_that_exists_unlabelled_is_corrected() -> None:
+    api = MergingApi()
+    hub = hub_of(api.client())
+    kept = KeptObjects(hub.client, [hub.informer(CLUSTERROLES)])
+    role = {**ROLE, "metadata": {"name": "a", "labels": {"ours": "1"}}}
+    assert await kept.keep([role]) == [role] and await kept.keep([role]) == []
+    assert [(each.method, each.path) for each in api.writes] == [("POST", ROLES)]
+    api.put(f"{ROLES}/b", {"metadata": {"name": "b", "uid": "2"}, "rules": []})
+    named = {**role, "metadata": {**role["metadata"], "name": "b"}}
+    assert await kept.keep([named]) == [named]
+    assert [(each.method, each.path) for each in api.writes[1:]] == [("POST", ROLES), ("PATCH", f"{ROLES}/b")]
+
+
+async def test_f_51_a_namespace_that_another_client_creates_meanwhile_is_not_adopted() -> None:
+    api = MergingApi()
+    hub = hub_of(api.client())
+    api.put("/api/v1/namespaces/w1", {"metadata": {"name": "w1", "uid": "1"}})
+    kept = KeptObjects(hub.client, [hub.informer(NAMESPACES)])
+    with pytest.raises(AlreadyExists):
+        await kept.keep([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "w1"}}])
+    assert [each.method for each in api.writes] == ["POST"]

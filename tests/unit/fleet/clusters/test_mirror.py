@@ -7,11 +7,12 @@ import pytest
 from fleet.clusters.mirror import Mirror, differs, further_labels, mirrored_cluster, mirrored_member
 from fleet.clusters.registry import Registry
 from tests.support.memory_api import MergingApi
-from tests.unit.fleet.builders import hub_of, managed, member, unknown
+from tests.unit.fleet.builders import condition, hub_of, managed, member, unknown
 from vkubelet.client.transport import Call
 from vkubelet.errors import ApiError, Forbidden, ServerError
 
 ORIGIN = "fleet.vkubelet.io/origin"
+UNREACHABLE = "cluster.open-cluster-management.io/unreachable"
 TAINTS = [
     {"key": "a", "value": "1", "effect": "NoSelect"},
     {"key": "b", "effect": "NoSelectIfNew"},
@@ -21,10 +22,26 @@ TAINTS = [
 
 def test_f_27_a_mirrored_member_has_the_labels_and_taints_of_the_cluster() -> None:
     made = mirrored_member(managed("w1", spec={"hubAcceptsClient": True, "taints": TAINTS}, labels={"env": "prod"}))
-    assert made["metadata"] == {"name": "w1", "annotations": {ORIGIN: "ManagedCluster"}, "labels": {"env": "prod"}}
+    held = ["kubernetes-fleet.io/membercluster-finalizer"]
+    assert made["metadata"] == {"name": "w1", "annotations": {ORIGIN: "ManagedCluster"}, "labels": {"env": "prod"}, "finalizers": held}
     group = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:open-cluster-management:w1"}
     taints = [{"key": "a", "value": "1", "effect": "NoSchedule"}, {"key": "b", "effect": "NoSchedule"}]
     assert made["spec"] == {"identity": group, "taints": taints, "deleteOptions": {"validationMode": "Skip"}}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        ([], ["a"]),
+        ([condition("ManagedClusterConditionAvailable", "True")], ["a"]),
+        ([condition("ManagedClusterConditionAvailable", "Unknown")], [UNREACHABLE, "a"]),
+    ],
+)
+def test_f_27_a_cluster_that_joins_is_not_unreachable_in_its_mirror(conditions: Any, expected: list[str]) -> None:
+    """The taint of a cluster that has reported nothing is removed soon; by F-347 a member that has not joined is not chosen."""
+    taints = [{"key": UNREACHABLE, "effect": "NoSelect"}, TAINTS[0]]
+    cluster = managed("w1", spec={"hubAcceptsClient": True, "taints": taints}, status={"conditions": conditions})
+    assert [each["key"] for each in mirrored_member(cluster)["spec"]["taints"]] == expected
 
 
 def test_f_27_a_mirrored_cluster_is_accepted_and_keeps_the_taints_of_its_health() -> None:
@@ -42,6 +59,8 @@ def test_f_27_a_mirrored_cluster_is_accepted_and_keeps_the_taints_of_its_health(
         ({}, False),
         ({"metadata": {"labels": {"env": "prod", "other": "1"}}}, False),
         ({"metadata": {"labels": {}}}, True),
+        ({"metadata": {"finalizers": ["theirs", "kubernetes-fleet.io/membercluster-finalizer"]}}, False),
+        ({"metadata": {"finalizers": ["theirs"]}}, True),
         ({"spec": {"taints": [{"key": "x", "effect": "NoSchedule"}]}}, True),
         ({"spec": {"identity": {"kind": "User", "name": "me"}}}, True),
     ],

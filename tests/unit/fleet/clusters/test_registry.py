@@ -6,7 +6,7 @@ import pytest
 
 from fleet.clusters.registry import Registry
 from tests.support.memory_api import MemoryApi
-from tests.unit.fleet.builders import condition, hub_of, unknown
+from tests.unit.fleet.builders import SINCE, condition, hub_of, unknown
 
 
 def status(second: int, **more: Any) -> dict[str, Any]:
@@ -46,3 +46,45 @@ def test_f_123_a_heartbeat_concerns_only_those_who_read_it(metadata: dict[str, A
     metadata = {**METADATA, "resourceVersion": "2", **metadata}
     registry.members.informer.adopt(unknown({"metadata": metadata, "spec": {}, "status": later}))
     assert called == expected
+
+
+ACCEPTED, DENIED = (condition("HubAcceptedManagedCluster", each) for each in ("True", "False"))
+AVAILABLE, LOST = (condition("ManagedClusterConditionAvailable", each) for each in ("True", "Unknown"))
+DELETED = {"deletionTimestamp": SINCE, "generation": 2}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "old", "new", "expected"),
+    [
+        ({}, [ACCEPTED], [ACCEPTED, AVAILABLE], ["status"]),
+        ({}, [ACCEPTED], [ACCEPTED, LOST], ["record", "status"]),
+        ({}, [ACCEPTED], [DENIED], ["record", "status"]),
+        ({}, [ACCEPTED], [AVAILABLE], ["record", "status"]),
+        ({}, [], [ACCEPTED], ["record", "status"]),
+        ({"labels": {"a": "b"}}, [ACCEPTED], [ACCEPTED], ["record", "status"]),
+        ({"generation": 2}, [ACCEPTED], [ACCEPTED], ["record", "status"]),
+        ({"finalizers": ["f"]}, [ACCEPTED], [ACCEPTED], ["record", "status"]),
+        (DELETED, [ACCEPTED], [ACCEPTED], ["record", "status"]),
+    ],
+)
+def test_f_145_what_an_agent_reports_concerns_only_those_who_read_it(metadata: Any, old: Any, new: Any, expected: list[str]) -> None:
+    registry = Registry(hub_of(MemoryApi().client()), with_members=False)
+    called: list[str] = []
+    registry.on_change(lambda name: called.append("record"), status=False)
+    registry.on_change(lambda name: called.append("status"))
+    registry.managed.informer.adopt(unknown({"metadata": METADATA, "spec": {}, "status": {"conditions": old}}))
+    called.clear()
+    metadata = {**METADATA, "resourceVersion": "2", **metadata}
+    registry.managed.informer.adopt(unknown({"metadata": metadata, "spec": {}, "status": {"conditions": new}}))
+    assert called == expected
+
+
+def test_f_156_each_step_of_a_removal_is_followed_by_the_next() -> None:
+    registry = Registry(hub_of(MemoryApi().client()), with_members=False)
+    called: list[str] = []
+    registry.on_change(called.append, status=False)
+    for version, status in (("1", {}), ("2", {"conditions": [condition("Deleting", "True")]})):
+        called.clear()
+        metadata = {**METADATA, **DELETED, "resourceVersion": version}
+        registry.managed.informer.adopt(unknown({"metadata": metadata, "spec": {}, "status": status}))
+    assert called == ["m1"]

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 from fleet.clusters.hub import Hub, start
 from fleet.clusters.registry import Registry
 from fleet.ocm.health import Health, addon_labels
-from tests.support.memory_api import MemoryApi
-from tests.unit.fleet.builders import condition, unknown
+from tests.support.memory_api import MemoryApi, Write
+from tests.unit.fleet.builders import SINCE, condition, unknown
 from vkubelet.api.objects import apply_merge
 from vkubelet.client.transport import Call
 from vkubelet.clock import rfc3339_micro
@@ -43,6 +43,7 @@ class MergingApi(MemoryApi):
         path = call.path.removesuffix("/status")
         body = {**json.loads(call.body or b"{}")}
         body.get("metadata", {}).pop("resourceVersion", None)
+        self.writes.append(Write(call.method, call.path, body))
         self.put(path, apply_merge(self.objects[path], body))
         return json.dumps(self.objects[path]).encode()
 
@@ -198,6 +199,82 @@ async def test_f_143_a_renewal_that_the_line_held_back_shows_no_clock() -> None:
         # The next one arrives in time, so that what it contains is the clock of the cluster.
         await scene.live(60, ahead=-600)
         assert scene.found(clock) == ("False", "ManagedClusterClockOutOfSync")
+
+
+CLOCK = "ManagedClusterConditionClockSynced"
+ACCEPTED = "HubAcceptedManagedCluster"
+
+
+TAINT = {"key": "cluster.open-cluster-management.io/unreachable", "effect": "NoSelect", "timeAdded": SINCE}
+
+
+class JoiningScene(Scene):
+    """A cluster that renews its Lease, is then accepted in its second generation, and has reported nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        record = self.api.objects[CLUSTER]
+        record["metadata"]["generation"], record["spec"]["taints"], record["status"] = 2, [TAINT], {"conditions": []}
+
+    def change(self, *, generation: int = 2, accepts: bool = True, listed: Sequence[Any] = ()) -> None:
+        """Adds conditions, in another generation of the record."""
+        record = self.api.objects[CLUSTER]
+        conditions = [*record["status"]["conditions"], *listed]
+        metadata, spec = {**record["metadata"], "generation": generation}, {**record["spec"], "hubAcceptsClient": accepts}
+        self.api.put(CLUSTER, {**record, "metadata": metadata, "spec": spec, "status": {"conditions": conditions}})
+
+    async def accept(self, *, ahead: float = 0.0) -> None:
+        """Accepts it after two minutes, in which its agent has renewed the Lease."""
+        await self.live(120, ahead=ahead)
+        accepted = condition(ACCEPTED, "True", "HubClusterAdminAccepted", observedGeneration=2)
+        self.change(listed=[{**accepted, "lastTransitionTime": rfc3339_micro(self.clock.now())}])
+        await self.clock.settle()
+
+    def generation(self, type_: str) -> int:
+        return next(each["observedGeneration"] for each in self.api.objects[CLUSTER]["status"]["conditions"] if each["type"] == type_)
+
+
+async def test_f_143_clock_and_acceptance_are_written_with_the_first_report() -> None:
+    scene = JoiningScene()
+    async with running(scene):
+        await scene.accept()
+        await scene.clock.advance(10)
+        assert scene.api.writes == []
+        # A change of taints, as of this write, increases the generation.
+        scene.change(generation=3, listed=[condition(AVAILABLE, "True", "ManagedClusterAvailable")])
+        await scene.clock.settle()
+        assert scene.taints == [] and scene.found(CLOCK) == ("True", "ManagedClusterClockSynced")
+        assert (scene.generation(ACCEPTED), scene.generation(CLOCK)) == (3, 3)
+        assert [each.path for each in scene.api.writes] == [CLUSTER, f"{CLUSTER}/status"]
+
+
+async def test_f_143_the_clock_of_a_cluster_that_reports_nothing_is_reported() -> None:
+    scene = JoiningScene()
+    async with running(scene):
+        await scene.accept()
+        assert scene.found(CLOCK) == ("", "")
+        await scene.clock.advance(16)
+        assert scene.found(CLOCK) == ("True", "ManagedClusterClockSynced") and scene.found() == ("", "")
+
+
+async def test_f_143_a_clock_that_differs_is_reported_before_the_first_report() -> None:
+    scene = JoiningScene()
+    async with running(scene):
+        await scene.live(60)
+        await scene.accept(ahead=3600.0)
+        assert scene.found(CLOCK) == ("False", "ManagedClusterClockOutOfSync") and scene.found() == ("", "")
+
+
+async def test_f_145_an_acceptance_that_is_withdrawn_is_not_reported_again() -> None:
+    scene = JoiningScene()
+    async with running(scene):
+        await scene.accept()
+        scene.change(generation=3, accepts=False)
+        await scene.clock.advance(60)
+        assert scene.generation(ACCEPTED) == 2
+        scene.change(generation=4)
+        await scene.clock.settle()
+        assert scene.generation(ACCEPTED) == 4
 
 
 class MirrorScene(Scene):
