@@ -55,6 +55,9 @@ class Shard:
         return leader if self.is_first else f"{leader}-{self.index}"
 
 
+ONLY: Final = Shard()
+
+
 @lru_cache(maxsize=65536)
 def shard_of(name: str, count: int) -> int:
     """Returns the number of the shard to which a name belongs."""
@@ -97,7 +100,8 @@ def other_count(leases: Leases, count: int) -> ShardLease | None:
 def may_acquire(replica: str, leases: Leases, index: int) -> bool:
     """Checks whether a replica is to acquire the free Lease of a shard now.
 
-    That of a holder that died is acquired at once. A released one is left to the replica that asked for it, then to those with fewer shards.
+    That of a holder that died is acquired at once. A released one is left to the replica that asked for it, then to those with fewer
+    shards.
     """
     lease = leases[index]
     if lease.died or lease.wanted_by == replica:
@@ -115,9 +119,8 @@ def wanted(replica: str, leases: Leases) -> int | None:
     richest, most = max(counts.items(), key=lambda each: (each[1], each[0]), default=("", 0))
     if most - counts[replica] < _UNEVEN:
         return None
-    return max(
-        (index for index, lease in leases.items() if lease.holder == richest), key=lambda index: (_weight(replica, index), index), default=None
-    )
+    its = [index for index, lease in leases.items() if lease.holder == richest]
+    return max(its, key=lambda index: (_weight(replica, index), index))
 
 
 def to_hand_over(replica: str, leases: Leases) -> int | None:
