@@ -10,7 +10,7 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -19,11 +19,13 @@ import attrs
 
 from vkubelet import scaffold, settings
 from vkubelet.api.objects import Json
+from vkubelet.control.shards import Shard
 from vkubelet.errors import SettingsError, VKubeletError
 from vkubelet.logformat import printable
 from vkubelet.process import run_process
 from vkubelet.provider import Provider, TakesSettings, contract
 from vkubelet.runtime import Runtime
+from vkubelet.sharding import ShardedReplica
 
 GROUP = "vkubelet.providers"
 CAPABILITIES = sorted(name for name in vars(contract) if name.startswith("Supports"))
@@ -58,6 +60,29 @@ def run_runtime(made: Provider, chosen: settings.Settings, own: object | None, *
     take = made.take_settings if isinstance(made, TakesSettings) else None
     followed = settings.FollowedSettings(chosen, own, read=read, take=take)
     run_process(lambda connection: Runtime(made, chosen, connection=connection), followed)
+
+
+def run_shards(
+    make: Callable[[Shard], Provider],
+    chosen: settings.Settings,
+    own: object,
+    *,
+    count: int,
+    read: settings.Read[settings.Settings],
+) -> None:
+    """Runs one replica of `count` shards until SIGTERM or SIGINT; `make` returns the provider of a shard. Raises VKubeletError."""
+    providers: dict[int, Provider] = {}
+
+    def made(shard: Shard) -> Provider:
+        providers[shard.index] = make(shard)
+        return providers[shard.index]
+
+    def take(changed: object | None) -> Iterable[str]:
+        taken = [set(each.take_settings(changed)) for each in providers.values() if isinstance(each, TakesSettings)]
+        return set().union(*taken)
+
+    followed = settings.FollowedSettings(chosen, own, read=read, take=take)
+    run_process(lambda connection: ShardedReplica(connection=connection, settings=chosen, count=count, make=made), followed)
 
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
