@@ -36,6 +36,7 @@ from vkubelet.clock import in_batches
 from vkubelet.control.guard import MassGuard
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.reach import Reach
+from vkubelet.control.shards import ONLY, Shard
 from vkubelet.errors import SettingsError, Unavailable
 from vkubelet.provider import Host, PodReport
 
@@ -54,13 +55,13 @@ class _Stopped(Exception):
 class BindingService:
     """Runs one binding; `current()` returns the session with its worker."""
 
-    def __init__(self, host: Host, settings: KubeoceanSettings, *, metrics: SyncerMetrics) -> None:
+    def __init__(self, host: Host, settings: KubeoceanSettings, *, metrics: SyncerMetrics, shard: Shard = ONLY) -> None:
         self._host = host
         self._settings = settings
         self._zone = _process_zone(settings)
         self._reach = Reach(host.clock, "worker cluster", lost_after=settings.unreachable_after, ask_every=_ask_every(settings))
         self._virtual = VirtualNodes(host)
-        self._binding = BindingReconciler(host, settings.binding)
+        self._binding = BindingReconciler(host, settings.binding, shard=shard)
         ours = Selection(labels=f"{keys.CLUSTER_BINDING}={keys.label_value(settings.binding)}")
         self._hub_nodes: Informer[Node] = Informer(host.client, NODES, where=ours, clock=host.clock, metrics=host.metrics)
         self._scope = Scope(
@@ -73,6 +74,7 @@ class BindingService:
             reach=self._reach,
             metrics=metrics,
             guard=MassGuard(share=settings.retire_share, clock=host.clock),
+            shard=shard,
         )
         # Terminates pods in the hub while no worker is reachable.
         self._reclaimer = Reclaimer(host, per_second=settings.evictions_per_second)
@@ -297,7 +299,7 @@ class BindingService:
         async for live in in_batches(self._host.clock, self._hub_nodes.store):
             if not self._reach.lost:
                 return
-            if not self._virtual.is_retired(live.metadata.name):
+            if self._scope.owns(live.metadata.name) and not self._virtual.is_retired(live.metadata.name):
                 self._virtual.keep(live)
 
 

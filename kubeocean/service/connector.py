@@ -118,6 +118,8 @@ class Connector:
         if session is None or self._scope.binding.ending:
             return None
         waits = wanted != binding.mapping
+        if waits and not self._scope.shard.is_only:
+            return Failure(VALIDATION_FAILED, "spec.namespaceMapping cannot change while several shards serve the binding; use one shard")
         runs = waits and any(
             not pod.terminal for node in self._scope.hub_nodes.store for pod in self._scope.host.pods.on_node(node.metadata.name)
         )

@@ -62,14 +62,14 @@ def capture(sources: Sources, *, credentials_end: datetime | None = None) -> Cal
     rest = Snapshot(
         phase=phase,
         ready=ready,
-        dependents=_copies(worker) if worker is not None else {},
+        dependents=_copies(worker) if worker is not None and scope.shard.is_first else {},
         stale=worker.stale() if worker is not None else {},
         credentials_left=(credentials_end - now).total_seconds() if credentials_end is not None else None,
         reclaim_overdue=max((each.overdue(now) for each in sources.reclaimers), default=0.0),
     )
     nodes, virtual, binding = [_node(node, connected) for node in scope.virtual], iter(scope.host.pods), scope.binding.current
     # Both only copy references here: tens of thousands of pods are filtered in the other thread.
-    physical = worker.backing_pods() if worker is not None else iter(())
+    physical = worker.backing_pods(scope.owns) if worker is not None else iter(())
     lent = connected.ledger.lent() if connected is not None else dict
 
     def counted() -> Snapshot:

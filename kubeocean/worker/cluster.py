@@ -231,9 +231,9 @@ class WorkerCluster:
         """Returns our physical pods that back pods of one virtual node."""
         return self.pods.store.by_index(BY_VIRTUAL_NODE, virtual_node)
 
-    def backing_pods(self) -> Iterator[Pod]:
-        """Yields all our physical pods, as of the call; they may be read in another thread."""
-        return (pod for pod in self.pods.store if self.backed(pod) is not None)
+    def backing_pods(self, owns: Callable[[str], bool] = lambda virtual: True) -> Iterator[Pod]:
+        """Yields our physical pods of these virtual nodes, as of the call; they may be read in another thread."""
+        return (pod for pod in self.pods.store if (ref := self.backed(pod)) is not None and owns(ref.node))
 
     def is_used(self, original: Key) -> bool:
         """Checks that a physical pod of ours names the copy of this hub object; unknown counts as used."""
