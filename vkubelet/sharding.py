@@ -22,7 +22,7 @@ from vkubelet.client.rest import Client
 from vkubelet.clock import Clock, SystemClock, in_batches
 from vkubelet.control.leader import PERIOD, LeaderElection
 from vkubelet.control.shard_election import ShardElection, replica_of
-from vkubelet.control.shards import Leases, Shard, ShardLease, to_hand_over, wanted
+from vkubelet.control.shards import ONLY, Leases, Shard, ShardLease, other_count, to_hand_over, wanted
 from vkubelet.errors import ApiError, LeadershipLost, VKubeletError, first_error
 from vkubelet.health import HealthServer
 from vkubelet.logformat import bind
@@ -78,6 +78,17 @@ class ShardRuntime(Runtime):
     def observed(self) -> ShardLease | None:
         """Returns the Lease of its shard as it was read last; None before it was."""
         return self.election.observed() if self.election is not None else None
+
+
+class WholeRuntime(ShardRuntime):
+    """Runtime of all nodes: a leader, of which others are on standby. It does not lead while a replica serves a shard of them."""
+
+    def __init__(self, provider: Provider, settings: Settings, *, connection: Connection) -> None:
+        super().__init__(provider, settings, connection=connection, shard=ONLY, leases=self._own, clock=SystemClock())
+
+    def _own(self) -> Leases | None:
+        seen = self.observed()
+        return {0: seen} if seen is not None else None
 
 
 @define(kw_only=True, eq=False)
@@ -163,7 +174,7 @@ class ShardedReplica:
                 election = self._parts[index].election
                 if election is not None and election.holds and lease.wanted_by:
                     election.refuse(lease.wanted_by)
-            if (index := wanted(self._replica, leases)) is not None:
+            if other_count(leases, self.count) is None and (index := wanted(self._replica, leases)) is not None:
                 await self._ask(index)
 
     async def _ask(self, index: int) -> None:

@@ -124,7 +124,11 @@ class ShardElection(LeaderElection):
         if not self.holds or notes.get(WANTED_BY) == self._refused:
             notes.pop(WANTED_BY, None)
             self._refused = ""
-        return {**metadata, "annotations": {**notes, COUNT: str(self._shard.count)}}
+        if self._shard.is_only:
+            notes.pop(COUNT, None)
+        else:
+            notes[COUNT] = str(self._shard.count)
+        return {**metadata, "annotations": notes} if notes or "annotations" in metadata else metadata
 
 
 def _count(text: str) -> int:

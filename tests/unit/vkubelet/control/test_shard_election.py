@@ -10,9 +10,9 @@ from attrs import define, field
 
 from tests.support.memory_api import MemoryApi
 from vkubelet.api.objects import Key
-from vkubelet.control.leader import DURATION, PERIOD
+from vkubelet.control.leader import DURATION, PERIOD, LeaderElection
 from vkubelet.control.shard_election import ShardElection, replica_of
-from vkubelet.control.shards import COUNT, RESERVED, WANTED_BY, Leases, Shard, to_hand_over, wanted
+from vkubelet.control.shards import COUNT, RESERVED, Leases, Shard, to_hand_over, wanted
 from vkubelet.testing.clock import ManualClock
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/d/leases"
@@ -223,3 +223,34 @@ async def test_shards_wait_for_a_leader_that_knows_of_no_shards() -> None:
             world.api.put(path, {"metadata": {"name": "leader", "namespace": "d"}, "spec": renewed})
             await world.clock.advance(1.0)
             assert not new.serving or second == 0
+
+
+async def test_a_leader_of_all_names_waits_for_shards_and_marks_nothing() -> None:
+    world = World()
+    async with world.replica("old", 2) as old:
+        await world.clock.advance(3 * PERIOD)
+        async with world.replica("new", 1) as new:
+            old.stops[0].set()
+            await world.clock.advance(20 * PERIOD)
+            assert old.serving == {1} and not new.serving
+            old.stops[1].set()
+            await world.clock.advance(20 * PERIOD)
+            assert new.serving == {0}
+            assert not world.lease(0)["metadata"].get("annotations")  # type: ignore[attr-defined]
+
+
+async def test_the_only_shard_writes_what_a_leader_writes_and_reads_one_lease_more() -> None:
+    bodies = []
+    for sharded in (False, True):
+        world = World()
+        if sharded:
+            async with world.replica("a", 1):
+                await world.clock.advance(3 * PERIOD)
+        else:
+            election = LeaderElection(world.api.client(), name="leader", namespace="d", identity="a_0", clock=world.clock)
+            task = asyncio.ensure_future(election.lead(asyncio.Event().wait))  # type: ignore[arg-type]
+            await world.clock.advance(3 * PERIOD)
+            task.cancel()
+            await asyncio.wait({task})
+        bodies.append([(each.method, each.path, each.body) for each in world.api.writes])
+    assert bodies[0] == bodies[1]
