@@ -167,8 +167,7 @@ class NetworkPolicyMirror:
 
     def _in_scope(self, namespace: str) -> bool:
         """Checks that the policies are needed: those of a binding that is deleted, or waits for another mapping, for its pods alone."""
-        if not (self._scope.binding.ending or self._withdrawn) or not self._scope.shard.is_only:
-            # Pods of other shards may be about to enter the worker; unbinding deletes the policies after the pods.
+        if not (self._scope.binding.ending or self._withdrawn):
             return True
         return self._worker.pods.store.has(BY_VIRTUAL_NAMESPACE, namespace)
 
@@ -238,8 +237,6 @@ class NetworkPolicyMirror:
 
     async def _remove(self, surplus: list[Unknown], *, in_scope: bool) -> tuple[bool, list[str]]:
         """Deletes policies of ours that are not needed; returns False while that is not proven, and why some stay."""
-        if not self._scope.shard.is_first:
-            return True, []
         if surplus and not (self.policies.synced and self.namespaces.synced and self._worker.pods.synced):
             return False, []
         proven, problems = True, list[str]()

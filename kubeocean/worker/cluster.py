@@ -174,11 +174,14 @@ def _services_of(mirror: Unknown) -> Iterable[str]:
 
 
 class WorkerCluster:
-    """Client and caches of one connection to the worker."""
+    """Client and caches of one connection to the worker; `owns` selects the virtual nodes whose pods are kept, None: all."""
 
-    def __init__(self, client: Client, mount: Mount, *, clock: Clock, probe_interval: float) -> None:
+    def __init__(
+        self, client: Client, mount: Mount, *, clock: Clock, probe_interval: float, owns: Callable[[str], bool] | None = None
+    ) -> None:
         self.client = client
         self.mount = mount
+        self._owns = owns
         self._clock = clock
         self.probe_interval = probe_interval
         self._backed: tuple[tuple[Pod, PodRef | None], ...] = ()
@@ -276,8 +279,17 @@ class WorkerCluster:
             return error
         return None
 
-    def _keep(self, pod: Pod) -> Pod:
+    def _keep(self, pod: Pod) -> Pod | None:
+        if self._owns is not None and not self._owns(self._virtual_node_of(pod)):
+            return None
         return pod if self.mount.includes(pod.metadata.namespace) else cost_of(pod)
+
+    def _virtual_node_of(self, pod: Pod) -> str:
+        """Returns the virtual node of a pod, by the physical one, or by the virtual pod while it is not scheduled."""
+        if pod.node:
+            return keys.vnode_name(self.mount.owner.cluster_id, pod.node)
+        ref = identity(pod.metadata)
+        return ref.node if ref is not None else ""
 
     def copies(
         self, resource: Resource[Unknown], *, keep: Keep | None = None, indexes: Indexes | None = None, labels: str = _MANAGED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 
 from kubeocean.binding.conditions import RETIREMENT_HELD
 from kubeocean.binding.reconciler import BindingReconciler
@@ -13,10 +14,12 @@ from kubeocean.nodes.withdrawal import Withdrawal
 from kubeocean.pods.physical import PhysicalPodReconciler
 from kubeocean.pods.translate import physical_pod
 from kubeocean.service.unbinding import Unbinding
+from kubeocean.worker.cluster import Mount, WorkerCluster
 from tests.support.memory_api import MemoryApi
-from tests.unit.kubeocean.builders import TARGET, physical, pod, scope, unknown, worker_scope
+from tests.unit.kubeocean.builders import OWNER, TARGET, physical, pod, scope, unknown, worker_scope
 from tests.unit.kubeocean.world import World, node_of, policy_body, process
-from vkubelet.api.objects import Json, Key, Node, Unknown
+from vkubelet.api.codec import decode_object, encode_json
+from vkubelet.api.objects import Json, Key, Node, Pod, Unknown
 from vkubelet.api.podspec import Kind
 from vkubelet.control.shards import Shard, shard_of
 from vkubelet.provider import NodeDescription
@@ -232,3 +235,22 @@ async def test_only_the_first_shard_removes_the_finalizer() -> None:
         made = scope(host, shard=shard, binding=BindingReconciler(host, "demo", shard=shard))
         left = await Unbinding(made, reclaimer=Reclaimer(host, per_second=10)).release()
         assert left.is_nothing and len(api.writes) == writes
+
+
+# --- the worker ---
+
+
+async def test_a_shard_keeps_the_pods_of_its_own_nodes_whoever_created_them() -> None:
+    client = MemoryApi().client()
+    worker = WorkerCluster(client, Mount(OWNER, "mnt"), clock=ManualClock(), probe_interval=10, owns=SECOND.owns)
+    for number in range(8):
+        meta = {"name": f"local-{number}", "namespace": "elsewhere", "uid": f"l{number}", "resourceVersion": "5"}
+        worker.pods.adopt(decode_object(Pod, encode_json({"metadata": meta, "spec": {"nodeName": f"node-{number}", "containers": []}})))
+        virtual = pod({"nodeName": f"vnode-demo-node-{number}"}, name=f"web-{number}", uid=f"v{number}")
+        body = physical_pod(virtual, evolve(TARGET, node=f"node-{number}"))
+        body["spec"].pop("nodeName", None)
+        worker.pods.adopt(physical(body, uid=f"p{number}", resourceVersion="5"))
+    ours = of(SECOND, 8)
+    kept = {each.metadata.uid for each in worker.pods.store}
+    assert kept == {f"{kind}{node.removeprefix('vnode-demo-node-')}" for node in ours for kind in "lp"}
+    assert 0 < len(kept) < 16
