@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -223,13 +223,21 @@ class _OfShards:
         self._parts = parts
 
     async def scrape(self, clock: Clock) -> bytes:
-        merged: dict[str, Metric] = {}
+        families: list[tuple[int, Metric]] = []
         for index, part in list(self._parts.items()):
-            async for family in in_batches(clock, chain(part.metrics.registry.collect(), part.metrics.provider.collect()), size=1):
-                of_process = family.name.startswith("process_")
-                if of_process and family.name in merged:
-                    continue
-                into = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-                labels = {} if of_process else {"shard": str(index)}
-                into.samples += [sample._replace(labels={**sample.labels, **labels}) for sample in family.samples]
-        return await asyncio.to_thread(generate_latest, Collected(list(merged.values())))
+            collected = chain(part.metrics.registry.collect(), part.metrics.provider.collect())
+            families += [(index, each) async for each in in_batches(clock, collected, size=1)]
+        return await asyncio.to_thread(lambda: generate_latest(Collected(_merged(families))))
+
+
+def _merged(families: Sequence[tuple[int, Metric]]) -> list[Metric]:
+    """Merges the families of shards by name. Runs in a thread, where the samples of thousands of nodes are computed."""
+    merged: dict[str, Metric] = {}
+    for index, family in families:
+        is_of_process = family.name.startswith("process_")
+        if is_of_process and family.name in merged:
+            continue
+        into = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+        labels = {} if is_of_process else {"shard": str(index)}
+        into.samples += [sample._replace(labels={**sample.labels, **labels}) for sample in family.samples]
+    return list(merged.values())

@@ -24,7 +24,7 @@ from kubeocean.pods.physical import not_ready
 from kubeocean.scope import Scope
 from kubeocean.service.connector import Connector
 from kubeocean.service.lifecycle import Awaited, BindingLifecycle, Done, Observed, Remaining, Stage, after, message, observed
-from kubeocean.service.metrics_snapshot import Sources, capture
+from kubeocean.service.metrics_snapshot import Load, Sources, capture
 from kubeocean.service.session import Session
 from kubeocean.service.unbinding import Unbinding
 from kubeocean.settings import KubeoceanSettings
@@ -81,6 +81,7 @@ class BindingService:
         self._unbinding = Unbinding(self._scope, reclaimer=self._reclaimer)
         self._lifecycle = BindingLifecycle()
         self._fail_over = FailOver(self._scope, self._reclaimer)
+        self._load = Load(host.clock)
         self._changed = asyncio.Event()
         self._answers = asyncio.Event()
         self._lost = asyncio.Event()
@@ -235,7 +236,7 @@ class BindingService:
     def _metrics(self) -> Callable[[], Snapshot]:
         lasting, session = Sources(scope=self._scope, reclaimers=[self._reclaimer]), self._connector.session
         sources = session.sources(lasting) if session is not None else lasting
-        return capture(sources, credentials_end=self._connector.credentials_end)
+        return capture(sources, credentials_end=self._connector.credentials_end, load=self._load.now())
 
     # --- callbacks ---
 

@@ -52,7 +52,7 @@ class Shard:
 
     def lease(self, leader: str) -> str:
         """Returns the name of its Lease, by that of the leader Lease: the first shard has that one."""
-        return leader if self.is_first else f"{leader}-{self.index}"
+        return leader if self.is_first else f"{leader}.shard-{self.index}"
 
 
 ONLY: Final = Shard()

@@ -55,7 +55,7 @@ async def holders(bound: Bound) -> list[str]:
     """Process ids of the replicas that hold the shards; "" for a free one."""
     out = []
     for index in range(SHARDS):
-        name = f"vkubelet-{bound.name}" + (f"-{index}" if index else "")
+        name = f"vkubelet-{bound.name}" + (f".shard-{index}" if index else "")
         lease = await get(bound.hub, "lease", name, "-n", SYSTEM)
         out.append(str((lease or {}).get("spec", {}).get("holderIdentity") or "").rpartition("_")[0].rpartition("_")[2])
     return out

@@ -12,13 +12,14 @@ from tests.support.memory_api import MemoryApi
 from vkubelet.api.names import INSTANCE
 from vkubelet.api.objects import Pod, PodRef
 from vkubelet.cli import run_shards
+from vkubelet.clock import SystemClock
 from vkubelet.control.leader import DURATION, PERIOD
 from vkubelet.control.shards import Shard, shard_of
 from vkubelet.errors import SettingsError
 from vkubelet.provider import Host, PodReport
 from vkubelet.server import ServerSettings
 from vkubelet.settings import HealthSettings, LeaderSettings, Settings
-from vkubelet.sharding import ShardedReplica, ShardRuntime
+from vkubelet.sharding import ShardedReplica, ShardRuntime, _OfShards
 from vkubelet.testing.clock import ManualClock
 
 COUNT = 4
@@ -163,3 +164,16 @@ async def test_runtime_of_a_shard_knows_only_nodes_of_its_own() -> None:
 def test_several_shards_need_an_election_and_ports_of_each_node(settings: Settings, named: str) -> None:
     with pytest.raises(SettingsError, match=named):
         run_shards(lambda shard: Idle(), settings, None, count=2, read=lambda: (settings, None))
+
+
+async def test_series_of_all_shards_are_exposed_once_with_the_number_of_the_shard() -> None:
+    world = World()
+    async with world.replica("a") as one:
+        await world.clock.advance(3 * PERIOD)
+        for index, part in one._parts.items():
+            part.metrics.api_seconds.labels("get", "leases", "200").observe(index)
+        text = (await _OfShards(one._parts).scrape(SystemClock())).decode()
+        assert text.count("# TYPE vkubelet_api_seconds histogram") == 1
+        for index in range(COUNT):
+            assert f'vkubelet_api_seconds_count{{code="200",resource="leases",shard="{index}",verb="get"}} 1.0' in text
+        assert text.count("\nprocess_cpu_seconds_total ") == 1

@@ -44,7 +44,7 @@ def test_the_only_shard_has_every_name_and_the_leader_lease() -> None:
 
 def test_shards_have_separate_leases() -> None:
     names = [Shard(index, 4).lease("leader") for index in range(4)]
-    assert names == ["leader", "leader-1", "leader-2", "leader-3"]
+    assert names == ["leader", "leader.shard-1", "leader.shard-2", "leader.shard-3"]
 
 
 def test_a_name_belongs_to_the_same_shard_in_every_process() -> None:
