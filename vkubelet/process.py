@@ -79,7 +79,7 @@ class LeaderProcess:
     _leads: bool = field(init=False, default=False)
 
     def __attrs_post_init__(self) -> None:
-        self.identity = f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
+        self.identity = self.new_identity()
         self.client = Client(self.connection, field_manager=self.field_manager, clock=self.clock, fence=self._gate, metrics=self.metrics)
         self.recorder = Recorder(self.client, self.component, host=self.host, clock=self.clock, redact=self.redact)
 
@@ -91,6 +91,10 @@ class LeaderProcess:
     async def serve(self, group: asyncio.TaskGroup) -> None:
         """Starts the tasks of the leader; returns when they are started. Every subclass has one."""
         raise NotImplementedError
+
+    def new_identity(self) -> str:
+        """Returns the identity of this process in its Leases."""
+        return f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
 
     def new_election(self, client: Client) -> LeaderElection:
         """Returns the election by the leader Lease; `client` has no fence."""

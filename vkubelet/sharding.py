@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
+import uuid
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 
-from attrs import define, evolve, field
+from attrs import define, evolve, field, frozen
 from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 
@@ -21,7 +24,7 @@ from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock, SystemClock, in_batches
 from vkubelet.control.leader import PERIOD, LeaderElection
-from vkubelet.control.shard_election import ShardElection, replica_of
+from vkubelet.control.shard_election import ShardElection
 from vkubelet.control.shards import ONLY, Leases, Shard, ShardLease, other_count, to_hand_over, wanted
 from vkubelet.errors import ApiError, LeadershipLost, VKubeletError, first_error
 from vkubelet.health import HealthServer
@@ -38,8 +41,16 @@ class _Stopped(Exception):
     """Raised inside the task group to stop it when the replica stops."""
 
 
+@frozen
+class Member:
+    """A replica as its Runtimes see it: its name, "" for that of the process, and the Leases of all shards as it knows them."""
+
+    leases: Callable[[], Leases | None]
+    name: str = ""
+
+
 class ShardRuntime(Runtime):
-    """Runtime of one shard; `leases` returns the Leases of all shards as the replica knows them."""
+    """Runtime of one shard in a replica."""
 
     def __init__(
         self,
@@ -48,13 +59,16 @@ class ShardRuntime(Runtime):
         *,
         connection: Connection,
         shard: Shard,
-        leases: Callable[[], Leases | None],
+        member: Member,
         clock: Clock,
     ) -> None:
+        self._member = member
         super().__init__(provider, settings, connection=connection, clock=clock)
         self.shard = shard
         self.election: ShardElection | None = None
-        self._leases_known = leases
+
+    def new_identity(self) -> str:
+        return f"{self._member.name}_{uuid.uuid4().hex[:8]}" if self._member.name else super().new_identity()
 
     def serves(self, node: str) -> bool:
         return self.shard.owns(node)
@@ -66,7 +80,7 @@ class ShardRuntime(Runtime):
             leader=Key(self.settings.leader.namespace, self.lease),
             identity=self.identity,
             clock=self.clock,
-            leases=self._leases_known,
+            leases=self._member.leases,
         )
         return self.election
 
@@ -84,7 +98,7 @@ class WholeRuntime(ShardRuntime):
     """Runtime of all nodes: a leader, of which others are on standby. It does not lead while a replica serves a shard of them."""
 
     def __init__(self, provider: Provider, settings: Settings, *, connection: Connection) -> None:
-        super().__init__(provider, settings, connection=connection, shard=ONLY, leases=self._own, clock=SystemClock())
+        super().__init__(provider, settings, connection=connection, shard=ONLY, member=Member(self._own), clock=SystemClock())
 
     def _own(self) -> Leases | None:
         seen = self.observed()
@@ -100,6 +114,8 @@ class ShardedReplica:
     count: int
     make: Callable[[Shard], Provider]
     clock: Clock = field(factory=SystemClock)
+    name: str = field(factory=lambda: f"{socket.gethostname()}_{os.getpid()}")
+    """Distinguishes the replicas."""
     _parts: dict[int, ShardRuntime] = field(init=False, factory=dict)
     _stop_requested: asyncio.Event = field(init=False, factory=asyncio.Event)
 
@@ -149,16 +165,19 @@ class ShardedReplica:
     def _new(self, index: int) -> ShardRuntime:
         shard = Shard(index, self.count)
         settings = _settings_of(self.settings, shard)
-        return ShardRuntime(self.make(shard), settings, connection=self.connection, shard=shard, leases=self._leases, clock=self.clock)
+        return ShardRuntime(
+            self.make(shard),
+            settings,
+            connection=self.connection,
+            shard=shard,
+            member=Member(self._leases, self.name),
+            clock=self.clock,
+        )
 
     def _leases(self) -> Leases | None:
         seen = {index: part.observed() for index, part in self._parts.items()}
         known = {index: lease for index, lease in seen.items() if lease is not None}
         return known if len(known) == self.count else None
-
-    @property
-    def _replica(self) -> str:
-        return replica_of(self._parts[0].identity)
 
     async def _share_out(self) -> None:
         """Asks for shards of replicas that hold more, and hands over those that others ask for, until cancelled."""
@@ -167,14 +186,14 @@ class ShardedReplica:
             leases = self._leases()
             if leases is None or self._stop_requested.is_set():
                 continue
-            if (index := to_hand_over(self._replica, leases)) is not None:
+            if (index := to_hand_over(self.name, leases)) is not None:
                 await self._hand_over(index)
                 continue
             for index, lease in leases.items():
                 election = self._parts[index].election
                 if election is not None and election.holds and lease.wanted_by:
                     election.refuse(lease.wanted_by)
-            if other_count(leases, self.count) is None and (index := wanted(self._replica, leases)) is not None:
+            if other_count(leases, self.count) is None and (index := wanted(self.name, leases)) is not None:
                 await self._ask(index)
 
     async def _ask(self, index: int) -> None:

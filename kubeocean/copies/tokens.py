@@ -63,7 +63,7 @@ class TokenReconciler:
     def __init__(self, host: Host, worker: WorkerCluster, *, shard: Shard = ONLY) -> None:
         self._host = host
         self._worker = worker
-        self._shard = shard
+        self.shard = shard
         self._terminated: set[str] = set()
         self._kept: dict[Key, tuple[str, float]] = {}
         """By Secret: the expiry of the tokens that were issued here, and until when they are kept, by the monotonic clock."""
@@ -202,9 +202,9 @@ class TokenReconciler:
         """
         created = parse_rfc3339(secret.metadata.creation_timestamp)
         terminated = ref.uid in self._terminated
-        if pod is None and not terminated and not self._shard.is_first:
-            # Of which shard its pod was is not known any more.
-            return None
+        if pod is None and not terminated and not self.shard.is_first:
+            # Its pod is not known yet, or of another shard; if it does not exist any more, the first shard finds that.
+            return _RECHECK_AFTER
         left = _ORPHAN_AFTER - (self._host.clock.now() - created).total_seconds()
         if pod is None and not terminated and left > 0:
             return min(left, _ORPHAN_AFTER)

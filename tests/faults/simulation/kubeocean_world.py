@@ -28,6 +28,7 @@ from vkubelet.api.objects import Resource
 from vkubelet.client.connection import Connection
 from vkubelet.runtime import Runtime
 from vkubelet.settings import Settings
+from vkubelet.sharding import ShardedReplica
 
 Body = dict[str, Any]
 BINDING, MOUNT = "demo", "leased"
@@ -70,6 +71,8 @@ class KubeoceanWorld(World):
         "bindings": "bindings",
         "unbind": "unbind",
         "leaders": "leaders",
+        "shards": "pods",
+        "shards-unbind": "unbind",
         "return": "comes_back",
         "failover": "fails_over",
         "services": "services",
@@ -77,7 +80,9 @@ class KubeoceanWorld(World):
         "tenants-unbind": "unbind",
         "tenants-services": "prepared_late",
     }
-    replicas: ClassVar = {"leaders": 2}
+    replicas: ClassVar = {"leaders": 2, "shards": 2, "shards-unbind": 2}
+    shards: ClassVar = {"shards": 4, "shards-unbind": 4}
+    """Number of shards; each of the two nodes is in another one."""
     local: ClassVar[Body] = {}
     """Further settings of the process."""
 
@@ -115,6 +120,16 @@ class KubeoceanWorld(World):
     def make(self, role: str) -> tuple[Callable[[], Awaitable[None]], Callable[[], None]]:
         own = self.own_settings()
         chosen = _settings(type(self), leads=self.scenario in self.replicas)
+        if count := self.shards.get(self.scenario, 0):
+            replica = ShardedReplica(
+                connection=Connection(address_of("hub")),
+                settings=chosen,
+                count=count,
+                make=lambda shard: KubeoceanProvider(own, shard),
+                clock=self.clock,
+                name=role,
+            )
+            return replica.run, replica.stop
         runtime = Runtime(KubeoceanProvider(own), chosen, connection=Connection(address_of("hub")), clock=self.clock)
         return runtime.run, runtime.stop
 

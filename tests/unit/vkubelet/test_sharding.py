@@ -49,14 +49,13 @@ class Replica(ShardedReplica):
     """One of several in this process, under a name of its own."""
 
     def __init__(self, api: MemoryApi, clock: ManualClock, name: str) -> None:
-        self.api, self.name, self.terms = api, name, 0
-        super().__init__(connection=api.connection, settings=ELECTED, count=COUNT, make=lambda shard: Idle(), clock=clock)
+        self.api, self.terms = api, 0
+        super().__init__(connection=api.connection, settings=ELECTED, count=COUNT, make=lambda shard: Idle(), clock=clock, name=name)
 
     def _new(self, index: int) -> ShardRuntime:
         made = super()._new(index)
         self.api.lend_to(made.client)
         self.terms += 1
-        made.identity = f"{self.name}_{self.terms}"
         return made
 
     @property
