@@ -1,6 +1,6 @@
 """A replica of a process whose nodes are divided into shards: one Runtime for each, of which it serves those whose Leases it holds.
 
-Invariant: a shard ends alone: what happens to its Lease ends its Runtime, and no other. A replica that stops hands its shards over one
+Invariant: a shard stops alone: what happens to its Lease stops its Runtime, and no other. A replica that stops hands its shards over one
 after the other, and acquires none any more.
 """
 

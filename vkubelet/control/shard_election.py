@@ -1,6 +1,6 @@
 """Election of the holder of one shard: the election of a leader, by a Lease that replicas with several shards share out among themselves.
 
-Invariant: a shard is served only after every Lease of the family was read, and none is held by a replica with another number of shards.
+Invariant: a shard is served only after every Lease of the family was read, and no replica with another number of shards has one.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class ShardElection(LeaderElection):
         super().__init__(client, name=shard.lease(leader.name), namespace=leader.namespace, identity=identity, clock=clock)
         self.holds = False
         self.ended = asyncio.Event()
-        """Set once the Lease was released or lost; open streams may continue."""
+        """Set once the Lease was released, or acquired by another replica; open streams may continue."""
         self._shard = shard
         self._leader = leader
         self._replica = replica_of(identity)
