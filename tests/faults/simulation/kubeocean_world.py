@@ -28,7 +28,6 @@ from vkubelet.api.objects import Resource
 from vkubelet.client.connection import Connection
 from vkubelet.runtime import Runtime
 from vkubelet.settings import Settings
-from vkubelet.sharding import ShardedReplica
 
 Body = dict[str, Any]
 BINDING, MOUNT = "demo", "leased"
@@ -54,7 +53,7 @@ def definition(resource: Resource[Any]) -> Body:
 
 
 @lru_cache
-def _settings(world: type[KubeoceanWorld], *, leads: bool) -> Settings:
+def settings_of(world: type[KubeoceanWorld], *, leads: bool) -> Settings:
     """The settings of a process."""
     own = settings.merged(settings.merged(_LOCAL, world.local), {"leader": {"enabled": True}} if leads else {})
     return settings.convert(settings.merged(runtime_defaults(BINDING), own), Settings)
@@ -71,8 +70,6 @@ class KubeoceanWorld(World):
         "bindings": "bindings",
         "unbind": "unbind",
         "leaders": "leaders",
-        "shards": "pods",
-        "shards-unbind": "unbind",
         "return": "comes_back",
         "failover": "fails_over",
         "services": "services",
@@ -80,9 +77,7 @@ class KubeoceanWorld(World):
         "tenants-unbind": "unbind",
         "tenants-services": "prepared_late",
     }
-    replicas: ClassVar = {"leaders": 2, "shards": 2, "shards-unbind": 2}
-    shards: ClassVar = {"shards": 4, "shards-unbind": 4}
-    """Number of shards; each of the two nodes is in another one."""
+    replicas: ClassVar = {"leaders": 2}
     local: ClassVar[Body] = {}
     """Further settings of the process."""
 
@@ -119,17 +114,7 @@ class KubeoceanWorld(World):
 
     def make(self, role: str) -> tuple[Callable[[], Awaitable[None]], Callable[[], None]]:
         own = self.own_settings()
-        chosen = _settings(type(self), leads=self.scenario in self.replicas)
-        if count := self.shards.get(self.scenario, 0):
-            replica = ShardedReplica(
-                connection=Connection(address_of("hub")),
-                settings=chosen,
-                count=count,
-                make=lambda shard: KubeoceanProvider(own, shard),
-                clock=self.clock,
-                name=role,
-            )
-            return replica.run, replica.stop
+        chosen = settings_of(type(self), leads=self.scenario in self.replicas)
         runtime = Runtime(KubeoceanProvider(own), chosen, connection=Connection(address_of("hub")), clock=self.clock)
         return runtime.run, runtime.stop
 

@@ -133,7 +133,7 @@ async def test_retirements_that_wait_in_any_shard_are_reported_by_the_first() ->
     assert condition["message"] == "one disappeared; 2 physical nodes disappeared"
 
 
-async def test_next_holder_of_a_shard_keeps_the_retirements_that_wait_and_takes_a_confirmation() -> None:
+async def test_next_holder_of_a_shard_keeps_waiting_retirements_until_confirmed() -> None:
     host = memory_host(MemoryApi())
     bound = BindingReconciler(host, "demo", shard=SECOND)
     key = keys.retirement_held(1).replace("/", "_")
