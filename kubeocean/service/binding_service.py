@@ -184,11 +184,14 @@ class BindingService:
                 log.debug("connecting again")
 
     def _judge_absence(self) -> None:
-        """Raises SettingsError when the binding does not exist, as after a misspelt name; nodes that it left are not abandoned, however."""
+        """Raises SettingsError when the binding does not exist, as after a misspelt name; nodes that it left are not abandoned, however.
+
+        A shard may move after the binding was deleted, and would end the other shards of its replica: it waits.
+        """
         name = self._settings.binding
-        if not list(self._hub_nodes.store):
+        if self._scope.shard.is_only and not list(self._hub_nodes.store):
             raise SettingsError("provider.binding", f"ClusterBinding {name} does not exist; create it, or name another with --binding")
-        log.warning("ClusterBinding does not exist, but has nodes; waiting for it", extra={"binding": name})
+        log.warning("ClusterBinding does not exist; waiting for it", extra={"binding": name})
 
     async def _connect(self, group: asyncio.TaskGroup, hub_uid: str) -> Failure | None:
         self._observe()
