@@ -4,8 +4,6 @@ Invariant: a shard stops alone: what happens to its Lease stops its Runtime, and
 after the other, and acquires none any more.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
