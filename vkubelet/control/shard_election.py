@@ -12,7 +12,7 @@ from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.control.leader import PERIOD, LeaderElection, Observation, Record
 from vkubelet.control.shards import COUNT, MOST_SHARDS, WANTED_BY, Leases, Shard, ShardLease, may_acquire, other_count
-from vkubelet.errors import Conflict, NotFound
+from vkubelet.errors import Conflict, Forbidden, NotFound
 
 
 def replica_of(identity: str) -> str:
@@ -113,6 +113,11 @@ class ShardElection(LeaderElection):
                 if index >= self._shard.count:
                     return True
                 continue
+            except Forbidden:
+                # Rights that name the leader Lease alone permit no shards.
+                if self._shard.is_only:
+                    return True
+                raise
             seen, now = self._others.setdefault(index, Observation()), self._clock.monotonic()
             seen.note(Record.of(found), now)
             if not seen.free_for("", now) and _count(found.metadata.annotations.get(COUNT, "")) != self._shard.count:

@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 from attrs import define, field
 
 from tests.support.memory_api import MemoryApi
 from vkubelet.api.objects import Key
+from vkubelet.client.transport import Call
 from vkubelet.control.leader import DURATION, PERIOD, LeaderElection
 from vkubelet.control.shard_election import ShardElection, replica_of
 from vkubelet.control.shards import COUNT, RESERVED, Leases, Shard, to_hand_over, wanted
+from vkubelet.errors import Forbidden
 from vkubelet.testing.clock import ManualClock
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/d/leases"
@@ -254,3 +257,18 @@ async def test_the_only_shard_writes_what_a_leader_writes_and_reads_one_lease_mo
             await asyncio.wait({task})
         bodies.append([(each.method, each.path, each.body) for each in world.api.writes])
     assert bodies[0] == bodies[1]
+
+
+async def test_rights_that_name_the_leader_lease_alone_are_enough_to_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    fetch = world.api.fetch
+
+    async def narrow(call: Call, timeout: float) -> bytes:
+        if call.path.endswith(".shard-1"):
+            raise Forbidden(call.attempt, "forbidden", status=403)
+        return await fetch(call, timeout)
+
+    monkeypatch.setattr(world.api, "fetch", narrow)
+    async with world.replica("a", 1) as one:
+        await world.clock.advance(3 * PERIOD)
+        assert one.serving == {0}
