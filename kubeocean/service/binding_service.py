@@ -186,7 +186,7 @@ class BindingService:
     def _judge_absence(self) -> None:
         """Raises SettingsError when the binding does not exist, as after a misspelt name; nodes that it left are not abandoned, however.
 
-        A shard may move after the binding was deleted, and would end the other shards of its replica: it waits.
+        A shard may move after the binding was deleted: it waits, as an exit would stop the other shards of its replica.
         """
         name = self._settings.binding
         if self._scope.shard.is_only and not list(self._hub_nodes.store):
