@@ -95,8 +95,8 @@ class ShardRuntime(Runtime):
 class WholeRuntime(ShardRuntime):
     """Runtime of all nodes: a leader, of which others are on standby. It does not lead while a replica serves a shard of them."""
 
-    def __init__(self, provider: Provider, settings: Settings, *, connection: Connection) -> None:
-        super().__init__(provider, settings, connection=connection, shard=ONLY, member=Member(self._own), clock=SystemClock())
+    def __init__(self, provider: Provider, settings: Settings, *, connection: Connection, clock: Clock | None = None) -> None:
+        super().__init__(provider, settings, connection=connection, shard=ONLY, member=Member(self._own), clock=clock or SystemClock())
 
     def _own(self) -> Leases | None:
         seen = self.observed()

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from attrs import evolve
 
 from tests.support.memory_api import MemoryApi
 from vkubelet.api.names import INSTANCE
@@ -19,7 +20,7 @@ from vkubelet.errors import SettingsError
 from vkubelet.provider import Host, PodReport
 from vkubelet.server import ServerSettings
 from vkubelet.settings import HealthSettings, LeaderSettings, Settings
-from vkubelet.sharding import ShardedReplica, ShardRuntime, _OfShards
+from vkubelet.sharding import ShardedReplica, ShardRuntime, WholeRuntime, _OfShards
 from vkubelet.testing.clock import ManualClock
 
 COUNT = 4
@@ -176,3 +177,18 @@ async def test_series_of_all_shards_are_exposed_once_with_the_number_of_the_shar
         for index in range(COUNT):
             assert f'vkubelet_api_seconds_count{{code="200",resource="leases",shard="{index}",verb="get"}} 1.0' in text
         assert text.count("\nprocess_cpu_seconds_total ") == 1
+
+
+async def test_a_process_of_all_nodes_leads_stops_and_marks_nothing_in_its_lease() -> None:
+    api, clock = MemoryApi(), ManualClock()
+    settings = evolve(ELECTED, server=evolve(ELECTED.server, main_port=False))
+    made = WholeRuntime(Idle(), settings, connection=api.connection, clock=clock)
+    api.lend_to(made.client)
+    task = asyncio.ensure_future(made.run())
+    await clock.advance(3 * PERIOD)
+    assert made.leads and made.holds
+    made.stop()
+    await clock.advance(30.0)
+    await task
+    (lease,) = (body for path, body in api.objects.items() if "/leases/" in path)
+    assert lease["spec"]["holderIdentity"] == "" and not lease["metadata"].get("annotations")
