@@ -17,7 +17,7 @@ from kubeocean.provider import KubeoceanProvider
 from kubeocean.settings import KubeoceanSettings, ManagerProcessSettings, read_manager_settings
 from vkubelet import logformat, settings
 from vkubelet.api.objects import Json
-from vkubelet.cli import add_settings_arguments, guarded, run_runtime, settings_data, split_provider_section
+from vkubelet.cli import add_settings_arguments, guarded, run_shards, settings_data, split_provider_section
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.errors import SettingsError
@@ -81,7 +81,7 @@ def _command_run(arguments: argparse.Namespace) -> None:
     chosen, own = _chosen(arguments)
     # Every log line of this process is about this binding.
     with logformat.bind(binding=own.binding):
-        run_runtime(KubeoceanProvider(own), chosen, own, read=lambda: _chosen(arguments))
+        run_shards(lambda shard: KubeoceanProvider(own, shard), chosen, own, count=own.shards, read=lambda: _chosen(arguments))
 
 
 def _chosen(arguments: argparse.Namespace) -> tuple[settings.Settings, KubeoceanSettings]:

@@ -83,6 +83,8 @@ class Snapshot:
     lent: Mapping[tuple[str, str], Resources] = field(factory=dict)
     """Resource-seconds lent since the ledger was created, by virtual node and namespace."""
     reclaim_overdue: float = 0.0
+    load: float | None = None
+    """CPU of the process, in cores."""
 
 
 class SyncerMetrics:
@@ -159,7 +161,7 @@ class Gauges(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """Yields every family without samples, also those without a current value."""
-        return (family for family in self._families(Snapshot(ready=True, credentials_left=0.0)))
+        return (family for family in self._families(Snapshot(ready=True, credentials_left=0.0, load=0.0)))
 
     def collect(self) -> Iterable[Metric]:
         if self.read is None:
@@ -224,6 +226,9 @@ class Gauges(Collector):
         left = {own: now.credentials_left} if now.credentials_left is not None else {}
         text = "Until the client certificate or token of the worker's kubeconfig expires; none if it never does."
         yield _gauge("kubeocean_credentials_ttl_seconds", text, left, labels=labels)
+        load = {own: now.load} if now.load is not None else {}
+        text = "CPU of this process in cores, over the last half minute; one process uses at most one core."
+        yield _gauge("kubeocean_load", text, load, labels=labels)
         text = "Seconds by which the most overdue pod exceeds the grace period of its reclaim."
         yield _gauge("kubeocean_reclaim_overdue_seconds", text, {own: now.reclaim_overdue}, labels=labels)
 

@@ -10,21 +10,23 @@ from kubeocean.service.binding_service import BindingService
 from kubeocean.settings import KubeoceanSettings
 from kubeocean.worker import pod_streams
 from vkubelet.api.objects import Json, Pod, PodRef
+from vkubelet.control.shards import ONLY, Shard
 from vkubelet.errors import SettingsError, Unavailable
 from vkubelet.provider import ByteStream, ContainerIO, Host, LogOptions, MetricsEndpoint, PodReport
 
 
 class KubeoceanProvider:
-    """Serves the ClusterBinding that the settings name."""
+    """Serves the nodes of a shard of the ClusterBinding that the settings name."""
 
     Settings = KubeoceanSettings
     logs_apply_options = True
     admits_pods = True
 
-    def __init__(self, settings: KubeoceanSettings) -> None:
+    def __init__(self, settings: KubeoceanSettings, shard: Shard = ONLY) -> None:
         if not settings.binding:
             raise SettingsError("provider.binding", "required: the name of the ClusterBinding to serve")
         self._settings = settings
+        self._shard = shard
         self._service: BindingService | None = None
         self._metrics: SyncerMetrics | None = None
 
@@ -32,7 +34,7 @@ class KubeoceanProvider:
         if self._metrics is None:
             # A provider that failed runs again in the same process, and a registry takes a series once.
             self._metrics = SyncerMetrics(host.metrics.provider, binding=self._settings.binding)
-        self._service = BindingService(host, self._settings, metrics=self._metrics)
+        self._service = BindingService(host, self._settings, metrics=self._metrics, shard=self._shard)
         await self._service.run()
 
     def take_settings(self, settings: object) -> Iterable[str]:

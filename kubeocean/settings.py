@@ -15,6 +15,7 @@ from kubeocean.model.kinds import ExtraKind, problems_of
 from vkubelet import settings
 from vkubelet.api.names import is_dns_label
 from vkubelet.api.objects import Json, JsonView
+from vkubelet.control.shards import MOST_SHARDS
 from vkubelet.errors import SettingsError
 from vkubelet.https import HttpsSettings
 
@@ -62,8 +63,12 @@ class KubeoceanSettings:
     """DNS domain of the computing cluster."""
     extra_kinds: Sequence[ExtraKind] = ()
     """Further kinds whose objects have mirrors in the worker, with the rewriting of labels and namespaces."""
+    shards: int = 1
+    """Number of parts into which the nodes are divided, each served by one of the replicas; 1: one replica serves all nodes."""
 
     def __attrs_post_init__(self) -> None:
+        if not 1 <= self.shards <= MOST_SHARDS:
+            raise SettingsError("provider.shards", f"must be from 1 to {MOST_SHARDS}")
         for path, sentence in problems_of(self.extra_kinds):
             raise SettingsError(f"provider.extra_kinds{path}", sentence)
 
@@ -81,7 +86,9 @@ class ManagerSettings:
     namespace: str = "kubeocean-system"
     """Namespace of the Deployments of bindings."""
     replicas: int = 2
-    """Number of processes of each binding: one serves, the others are on standby."""
+    """Number of processes of each binding: one serves, or as many as it has shards; the others are on standby."""
+    autoscaled: bool = False
+    """A HorizontalPodAutoscaler sets the number of processes of each binding, and `replicas` is not written."""
     resources: Mapping[str, Any] = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
     """Requests and limits of each of them, as in a container."""
     priority_class: str = ""

@@ -10,7 +10,7 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -19,11 +19,13 @@ import attrs
 
 from vkubelet import scaffold, settings
 from vkubelet.api.objects import Json
+from vkubelet.control.shards import ONLY, Shard
 from vkubelet.errors import SettingsError, VKubeletError
 from vkubelet.logformat import printable
 from vkubelet.process import run_process
 from vkubelet.provider import Provider, TakesSettings, contract
 from vkubelet.runtime import Runtime
+from vkubelet.sharding import ShardedReplica, WholeRuntime
 
 GROUP = "vkubelet.providers"
 CAPABILITIES = sorted(name for name in vars(contract) if name.startswith("Supports"))
@@ -58,6 +60,39 @@ def run_runtime(made: Provider, chosen: settings.Settings, own: object | None, *
     take = made.take_settings if isinstance(made, TakesSettings) else None
     followed = settings.FollowedSettings(chosen, own, read=read, take=take)
     run_process(lambda connection: Runtime(made, chosen, connection=connection), followed)
+
+
+def run_shards(
+    make: Callable[[Shard], Provider],
+    chosen: settings.Settings,
+    own: object,
+    *,
+    count: int,
+    read: settings.Read[settings.Settings],
+) -> None:
+    """Runs one replica of `count` shards until SIGTERM or SIGINT; `make` returns the provider of a shard. Raises VKubeletError.
+
+    With one shard it is a process like any other, which leads or is on standby.
+    """
+    if count > 1 and not chosen.leader.enabled:
+        raise SettingsError("leader.enabled", "must be true with several shards: each is served by the replica that holds its Lease")
+    if count > 1 and chosen.server.listening == "shared":
+        raise SettingsError("server.listening", "must be per-node with several shards: a port of all nodes belongs to one replica")
+    providers: dict[int, Provider] = {}
+
+    def made(shard: Shard) -> Provider:
+        providers[shard.index] = make(shard)
+        return providers[shard.index]
+
+    def take(changed: object | None) -> Iterable[str]:
+        taken = [set(each.take_settings(changed)) for each in providers.values() if isinstance(each, TakesSettings)]
+        return set().union(*taken)
+
+    followed = settings.FollowedSettings(chosen, own, read=read, take=take)
+    if count == 1:
+        run_process(lambda connection: WholeRuntime(made(ONLY), chosen, connection=connection), followed)
+    else:
+        run_process(lambda connection: ShardedReplica(connection=connection, settings=chosen, count=count, make=made), followed)
 
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,14 +6,22 @@ Invariant: they respond without calling an API server or a provider, so a slow b
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from vkubelet.clock import Clock
 from vkubelet.errors import SettingsError
-from vkubelet.metrics import Metrics
+
+
+class Scraped(Protocol):
+    """Source of `/metrics`."""
+
+    async def scrape(self, clock: Clock) -> bytes:
+        """Returns the series in Prometheus text format 0.0.4."""
+        ...
+
 
 Check = Callable[[], str | None]
 """Check that returns None when healthy, else the reason."""
@@ -29,7 +37,7 @@ class HealthServer:
 
     def __init__(
         self,
-        metrics: Metrics,
+        metrics: Scraped,
         *,
         clock: Clock,
         checks: Mapping[str, Check],

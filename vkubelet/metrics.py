@@ -95,7 +95,7 @@ class Metrics:
         Thousands of nodes make thousands of series: other tasks run between two families, and another thread renders them.
         """
         families = chain(self.registry.collect(), self.provider.collect() if provider else ())
-        return await asyncio.to_thread(generate_latest, _Collected([each async for each in in_batches(clock, families, size=1)]))
+        return await asyncio.to_thread(generate_latest, Collected([each async for each in in_batches(clock, families, size=1)]))
 
 
 class Staleness(Collector):
@@ -127,7 +127,7 @@ class Staleness(Collector):
         return [family]
 
 
-class _Collected(CollectorRegistry):
+class Collected(CollectorRegistry):
     """Families that do not change any more."""
 
     def __init__(self, families: Sequence[Metric]) -> None:

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 from attrs import define, field
 
@@ -79,7 +79,7 @@ class LeaderProcess:
     _leads: bool = field(init=False, default=False)
 
     def __attrs_post_init__(self) -> None:
-        self.identity = f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
+        self.identity = self.new_identity()
         self.client = Client(self.connection, field_manager=self.field_manager, clock=self.clock, fence=self._gate, metrics=self.metrics)
         self.recorder = Recorder(self.client, self.component, host=self.host, clock=self.clock, redact=self.redact)
 
@@ -91,6 +91,15 @@ class LeaderProcess:
     async def serve(self, group: asyncio.TaskGroup) -> None:
         """Starts the tasks of the leader; returns when they are started. Every subclass has one."""
         raise NotImplementedError
+
+    def new_identity(self) -> str:
+        """Returns the identity of this process in its Leases."""
+        return f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
+
+    def new_election(self, client: Client) -> LeaderElection:
+        """Returns the election by the leader Lease; `client` has no fence."""
+        namespace = self.settings.leader.namespace
+        return LeaderElection(client, name=self.lease, namespace=namespace, identity=self.identity, clock=self.clock)
 
     def unready(self) -> str | None:
         """Returns why a running process is not ready, or None."""
@@ -147,9 +156,7 @@ class LeaderProcess:
         if not leader.enabled:
             await self._serve()
             return
-        client = self.client.fenced(None)
-        election = LeaderElection(client, name=self.lease, namespace=leader.namespace, identity=self.identity, clock=self.clock)
-        self._gate.election = election
+        election = self._gate.election = self.new_election(self.client.fenced(None))
         await election.lead(self._serve)
 
     async def _serve(self) -> None:
@@ -193,7 +200,17 @@ class LeaderProcess:
 # --- The operating system's process ------------------------------------------------------------------------------------------------------
 
 
-def run_process(make: Callable[[Connection], LeaderProcess], settings: FollowedSettings[S]) -> None:
+class Runs(Protocol):
+    """What `run_process` runs."""
+
+    clock: Clock
+
+    def stop(self) -> None: ...
+
+    async def run(self) -> None: ...
+
+
+def run_process(make: Callable[[Connection], Runs], settings: FollowedSettings[S]) -> None:
     """Runs a process until SIGTERM or SIGINT, polling its settings for changes meanwhile. Raises VKubeletError."""
     logformat.configure(settings.chosen.log.level)
     _raise_file_limit()
@@ -203,7 +220,7 @@ def run_process(make: Callable[[Connection], LeaderProcess], settings: FollowedS
         runner.run(_run(make, settings, collector))
 
 
-async def _run(make: Callable[[Connection], LeaderProcess], settings: FollowedSettings[S], collector: Collector) -> None:
+async def _run(make: Callable[[Connection], Runs], settings: FollowedSettings[S], collector: Collector) -> None:
     cluster = settings.chosen.cluster
     kubeconfig = Path(cluster.kubeconfig) if cluster.kubeconfig else None
     process = make(await load_connection(kubeconfig=kubeconfig, context=cluster.context))

@@ -231,7 +231,13 @@ class Runtime(LeaderProcess):
         for state in NodeState:
             self.metrics.nodes.labels(state=state.value).set_function(partial(self.nodes.count, state))
 
+    def serves(self, node: str) -> bool:
+        """Checks whether this process serves an existing Node of ours."""
+        return True
+
     def _node_seen(self, change: Change[Node]) -> None:
+        if not self.serves(change.key.name):
+            return
         if change.new is not None:
             self.nodes.found(change.key.name)
         self._register.add(change.key.name, priority=Priority.LOW if change.initial else Priority.HIGH)

@@ -34,7 +34,7 @@ PARTS: Mapping[str, Sequence[str]] = {
     "safety": (_SAFETY,),
     "conformance": ("tests/conformance",),
     "manager": ("tests/integration/manager",),
-    "campaign": ("tests/faults/test_campaign.py", "tests/faults/test_fleet.py"),
+    "campaign": ("tests/faults/test_campaign.py", "tests/faults/test_fleet.py", "tests/faults/test_shards.py"),
     "faults": (
         *(f"tests/faults/{name}" for name in ("simulation", "model/test_server.py", "model/test_patches.py")),
         *(f"tests/faults/attack/{name}" for name in ("test_definitions.py", "test_fuzz.py")),

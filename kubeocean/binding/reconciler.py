@@ -18,6 +18,7 @@ from vkubelet.client.rest import PatchKind, Selection
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.recorder import ObjectReference
+from vkubelet.control.shards import ONLY, Shard
 from vkubelet.errors import Conflict, NotFound
 from vkubelet.provider import Host
 
@@ -29,10 +30,14 @@ _SHARED_REMEDY = "both hubs lease by them, and the other one writes their status
 
 
 class BindingReconciler:
-    """Reads one ClusterBinding and writes its status. The `set_*` calls never wait; the latest value wins."""
+    """Reads one ClusterBinding and writes its status. The `set_*` calls never wait; the latest value wins.
 
-    def __init__(self, host: Host, name: str) -> None:
+    With several shards the first one writes; of the others only which retirements wait is recorded, in an annotation.
+    """
+
+    def __init__(self, host: Host, name: str, *, shard: Shard = ONLY) -> None:
         self.name = name
+        self._shard = shard
         self.informer: Informer[Unknown] = Informer(
             host.client, CLUSTERBINDINGS, where=Selection(fields=f"metadata.name={name}"), clock=host.clock, metrics=host.metrics
         )
@@ -99,7 +104,7 @@ class BindingReconciler:
     def set_held(self, why: str) -> None:
         """Sets why retirements wait for confirmation; empty without any."""
         if why and not self._health.held:
-            self.event("RetirementHeld", why, warning=True)
+            self._emit("RetirementHeld", why, warning=True)
         self._set(evolve(self._health, held=why))
 
     def set_shared(self, writers: Mapping[str, str]) -> None:
@@ -136,7 +141,11 @@ class BindingReconciler:
         self._set(evolve(self._health, ending=what))
 
     def event(self, reason: str, message: str, *, warning: bool = False) -> None:
-        """Emits an Event about the binding."""
+        """Emits an Event about the binding; of several shards the first one does."""
+        if self._shard.is_first:
+            self._emit(reason, message, warning=warning)
+
+    def _emit(self, reason: str, message: str, *, warning: bool = False) -> None:
         obj = self.informer.store.get(Key("", self.name))
         if obj is not None:
             self._host.events.event(ObjectReference.of(CLUSTERBINDINGS, obj), reason, message, warning=warning)
@@ -224,12 +233,23 @@ class BindingReconciler:
         obj = self.informer.store.get(Key("", name))
         if obj is None:
             return None
+        if not self._shard.is_first:
+            await self._record_held(obj)
+            return None
         await self._take_confirmation(obj)
-        change = status_patch(obj.body.get("status") or {}, self._health, generation=obj.metadata.generation, now=self._host.clock.now())
+        health = evolve(self._health, held=held_by_all(obj.metadata, self._health.held, self._shard))
+        change = status_patch(obj.body.get("status") or {}, health, generation=obj.metadata.generation, now=self._host.clock.now())
         if change is not None:
             change["metadata"] = {"uid": obj.metadata.uid, "resourceVersion": obj.metadata.resource_version}
             await self._host.client.patch(CLUSTERBINDINGS, name, change, subresource="status", kind=PatchKind.MERGE)
         return None
+
+    async def _record_held(self, obj: Unknown) -> None:
+        """Records which retirements wait, for the first shard and for a later process of this one. Raises ApiError."""
+        key, held = keys.retirement_held(self._shard.index), self._health.held
+        if obj.metadata.annotations.get(key, "") != held:
+            change = {"metadata": {"uid": obj.metadata.uid, "annotations": {key: held or None}}}
+            await self._host.client.patch(CLUSTERBINDINGS, self.name, change, kind=PatchKind.MERGE)
 
     async def _take_confirmation(self, obj: Unknown) -> None:
         """Notifies the listeners once and removes the annotation: it must not confirm later retirements."""
@@ -249,16 +269,32 @@ class BindingReconciler:
         self.gone = change.new is None
         if change.new is not None:
             if self.current is None:
-                self._health = evolve(self._health, held=_held(change.new))
+                self._health = evolve(self._health, held=_held(change.new, self._shard))
             self.current = _as_served(ClusterBinding.parse(change.new), self.current)
         self.controller.add(self.name)
+        if not self._shard.is_first and _is_confirmed(change.new) and not _is_confirmed(change.old):
+            # The first shard removes the annotation.
+            for listener in self._confirm_listeners:
+                listener()
         if change.more_than_status:
             for listener in self._listeners:
                 listener()
 
 
-def _held(obj: Unknown) -> str:
-    """Returns the message of the condition RetirementHeld, where it is True."""
+def _is_confirmed(obj: Unknown | None) -> bool:
+    return obj is not None and keys.CONFIRM_RETIRE in obj.metadata.annotations
+
+
+def held_by_all(meta: ObjectMeta, own: str, shard: Shard) -> str:
+    """Returns why retirements of any shard wait, as the first one reports it; empty without any."""
+    others = (meta.annotations.get(keys.retirement_held(index), "") for index in range(1, shard.count))
+    return "; ".join(each for each in (own, *others) if each)
+
+
+def _held(obj: Unknown, shard: Shard) -> str:
+    """Returns why retirements of a shard waited in an earlier process: the condition RetirementHeld, or the annotation of the shard."""
+    if not shard.is_first:
+        return obj.metadata.annotations.get(keys.retirement_held(shard.index), "")
     condition = get_condition((obj.body.get("status") or {}).get("conditions") or (), RETIREMENT_HELD)
     if condition is None or condition["status"] != "True":
         return ""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from attrs import field, frozen
 
 from kubeocean.copies.bodies import copy_of, is_copy, same_content
-from kubeocean.copies.mirrored import MirroredForPods, OriginalMissing
+from kubeocean.copies.mirrored import MirroredForPods, Naming, OriginalMissing
 from kubeocean.model import keys
 from kubeocean.model.ownership import Ownership, classify
 from kubeocean.scope import WorkerScope
@@ -49,12 +49,11 @@ class CopyReconciler(MirroredForPods):
         *,
         originals: Informer[Unknown],
         copies: Informer[Unknown],
-        needed: Callable[[Key], bool],
-        named_by_a_pod: Callable[[Key], bool],
+        naming: Naming,
     ) -> None:
         self._kind = kind
         self._written: dict[Key, _Written] = {}
-        super().__init__(scope, originals=originals, copies=copies, workers=8, needed=needed, named_by_a_pod=named_by_a_pod)
+        super().__init__(scope, originals=originals, copies=copies, workers=8, naming=naming)
 
     def recheck(self) -> None:
         """Enqueues the copies in which content that is not from their originals has changed."""
@@ -73,6 +72,8 @@ class CopyReconciler(MirroredForPods):
     async def reconcile(self, key: Key) -> float | None:
         """Updates the copy if a pod needs it, else deletes it after `unused_after`; returns the seconds until the next check."""
         with bind(object=str(key)):
+            if not self._is_concerned(key):
+                return None
             needed = self._needed(key)
             if not needed and not self._named_by_a_pod(key):
                 return await self._release(key)

@@ -13,7 +13,7 @@ from attrs import frozen
 
 from kubeocean.copies.bodies import bundle_for, physical_configmap, physical_secret
 from kubeocean.copies.copy_reconciler import CopyKind, CopyReconciler
-from kubeocean.copies.mirrored import OriginalMissing
+from kubeocean.copies.mirrored import Naming, OriginalMissing
 from kubeocean.copies.pvcs import ClaimReconciler
 from kubeocean.copies.pvs import VolumeReconciler
 from kubeocean.copies.tenants import Tenants
@@ -24,6 +24,7 @@ from kubeocean.scope import WorkerScope
 from kubeocean.worker.cluster import heads
 from vkubelet.api.objects import CONFIGMAPS, PODS, SECRETS, Json, Key, Pod, PodRef, Resource, Unknown
 from vkubelet.api.podspec import Kind, Reference
+from vkubelet.client.rest import Selection
 from vkubelet.clock import Clock, in_batches
 from vkubelet.control.informer import Informer
 from vkubelet.control.recorder import ObjectReference
@@ -43,7 +44,7 @@ class Dependents:
     def __init__(self, scope: WorkerScope) -> None:
         self._scope = scope
         self.users = Users(scope.host.pods, concerns=self._goes_to_the_worker)
-        self.tokens = TokenReconciler(scope.host, scope.worker)
+        self.tokens = TokenReconciler(scope.host, scope.worker, shard=scope.shard)
         self.tenants = Tenants(scope.worker, scope.host.clock)
         self.entering: Callable[[str], Awaitable[None]] | None = None
         """Waits until the NetworkPolicies of a hub namespace apply in the worker."""
@@ -53,9 +54,16 @@ class Dependents:
             ),
             Kind.SECRET: self._reconciler(CopyKind(self._secret), Kind.SECRET, SECRETS, scope.worker.secrets),
         }
-        self._volumes = VolumeReconciler(scope, secret=self._ensure_secret, secret_released=self.copies[Kind.SECRET].released)
+        self._volumes = VolumeReconciler(
+            scope,
+            secret=self._ensure_secret,
+            secret_released=self.copies[Kind.SECRET].released,
+            named_elsewhere=self._named_elsewhere(Kind.CLAIM),
+        )
         self._claims = ClaimReconciler(
-            scope, volumes=self._volumes, needed=self._needed(Kind.CLAIM), named_by_a_pod=self._named_by_a_pod(Kind.CLAIM)
+            scope,
+            volumes=self._volumes,
+            naming=self._naming(Kind.CLAIM),
         )
 
     async def run(self) -> None:
@@ -140,6 +148,9 @@ class Dependents:
         binding = self._scope.binding.current
         return leaves_home(pod.metadata) and (binding is None or daemonset_allowed(pod.metadata, binding))
 
+    def _naming(self, kind: Kind) -> Naming:
+        return Naming(needed=self._needed(kind), by_a_pod=self._named_by_a_pod(kind), elsewhere=self._named_elsewhere(kind))
+
     def _needed(self, kind: Kind) -> Callable[[Key], bool]:
         return lambda key: self.users.needs(kind, key)
 
@@ -153,6 +164,17 @@ class Dependents:
 
         return named
 
+    def _named_elsewhere(self, kind: Kind) -> Callable[[Key], Awaitable[bool]]:
+        """Returns a check of the pods of other shards, by a live list: the caches have only our own."""
+
+        async def named(key: Key) -> bool:
+            if self._scope.shard.is_only:
+                return False
+            listed = await self._scope.host.client.list(PODS, Selection(namespace=key.namespace, fields="spec.nodeName!="))
+            return any(not pod.terminal and (kind, key) in names_of(pod) for pod in listed.items)
+
+        return named
+
     def _reconciler(self, copied: CopyKind, kind: Kind, resource: Resource[Unknown], copies: Informer[Unknown]) -> CopyReconciler:
         host = self._scope.host
         return CopyReconciler(
@@ -160,8 +182,7 @@ class Dependents:
             self._scope,
             originals=heads(host.client, resource, clock=host.clock, metrics=host.metrics),
             copies=copies,
-            needed=self._needed(kind),
-            named_by_a_pod=self._named_by_a_pod(kind),
+            naming=self._naming(kind),
         )
 
     def _configmap(self, original: Unknown) -> Json:

@@ -67,6 +67,8 @@ class LegacyTokens:
             return None
         with bind(pod=str(ref.key), uid=ref.uid):
             pod = self._host.pods.by_uid(ref.uid)
+            if pod is None and not self._tokens.shard.is_first:
+                return _RECHECK_AFTER
             if pod is None or pod.terminating or pod.terminal:
                 # An unknown pod may become known soon: its node is declared after the Secrets were listed.
                 return await self._delete_unused(secret, ref, again=_KNOWN_SOON if pod is None else _RECHECK_AFTER)

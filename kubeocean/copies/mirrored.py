@@ -6,9 +6,11 @@ the original, of which one is a finalizer, are removed after its copy.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 from weakref import WeakValueDictionary
+
+from attrs import frozen
 
 from kubeocean.copies.bodies import copy_of, is_copy, mark_patch, unmark_patch
 from kubeocean.scope import WorkerScope
@@ -116,11 +118,20 @@ class Mirrored(ABC):
         self.controller.add(key, priority=Priority.LOW if change.initial else Priority.HIGH)
 
 
-class MirroredForPods(Mirrored):
-    """Keeps a copy for as long as pods name its original.
+@frozen(kw_only=True)
+class Naming:
+    """Checks whether pods name an original; unknown counts as named."""
 
-    `needed` returns whether a pod that was synced names it, `named_by_a_pod` whether any pod does; unknown counts as named.
-    """
+    needed: Callable[[Key], bool]
+    """By a pod that was synced here."""
+    by_a_pod: Callable[[Key], bool]
+    """By any pod of the caches."""
+    elsewhere: Callable[[Key], Awaitable[bool]]
+    """By a pod of another shard, as the hub lists it now."""
+
+
+class MirroredForPods(Mirrored):
+    """Keeps a copy for as long as pods name its original. Of several shards the first one deletes copies."""
 
     def __init__(
         self,
@@ -129,11 +140,12 @@ class MirroredForPods(Mirrored):
         originals: Informer[Unknown],
         copies: Informer[Unknown],
         workers: int,
-        needed: Callable[[Key], bool],
-        named_by_a_pod: Callable[[Key], bool],
+        naming: Naming,
     ) -> None:
-        self._needed = needed
-        self._named_by_a_pod = named_by_a_pod
+        self._needed = naming.needed
+        self._named_by_a_pod = naming.by_a_pod
+        self._named_elsewhere = naming.elsewhere
+        self._shard = scope.shard
         self._unused: dict[Key, float] = {}
         """When each unused copy was first found unused."""
         self._unused_after = scope.settings.unused_copy_after
@@ -142,6 +154,10 @@ class MirroredForPods(Mirrored):
     def copy_key(self, key: Key) -> Key:
         """Returns the key of the copy of an original in the worker."""
         return self._mount.copy_key(key)
+
+    def _is_concerned(self, key: Key) -> bool:
+        """Checks whether this shard keeps the copy up to date: it needs it, or is the first one."""
+        return self._shard.is_first or self._needed(key)
 
     def released(self, key: Key) -> None:
         """Enqueues an original after a pod that named it was deleted."""
@@ -161,6 +177,8 @@ class MirroredForPods(Mirrored):
         async with self._lock(key):
             if self._needed(key):
                 return 0.0
+            if await self._named_elsewhere(key):
+                return self._recheck_after
             return await self._delete_copy(key, original)
 
     def _may_stay(self, key: Key) -> bool:

@@ -5,11 +5,10 @@ that is being deleted in the hub keeps our finalizer until its copy is deleted i
 """
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from kubeocean.copies.bodies import marked_copy, missing_marks
-from kubeocean.copies.mirrored import MirroredForPods
+from kubeocean.copies.mirrored import MirroredForPods, Naming
 from kubeocean.copies.pvs import VolumeReconciler
 from kubeocean.copies.volumes import names_volume
 from kubeocean.model import keys
@@ -86,7 +85,11 @@ class ClaimReconciler(MirroredForPods):
     """Controller whose keys are PersistentVolumeClaims of the hub."""
 
     def __init__(
-        self, scope: WorkerScope, *, volumes: VolumeReconciler, needed: Callable[[Key], bool], named_by_a_pod: Callable[[Key], bool]
+        self,
+        scope: WorkerScope,
+        *,
+        volumes: VolumeReconciler,
+        naming: Naming,
     ) -> None:
         host, copies = scope.host, scope.worker.claims
         where = Selection(labels=f"{keys.synced_by(scope.worker.mount.owner.cluster_id)}=true")
@@ -95,7 +98,7 @@ class ClaimReconciler(MirroredForPods):
         )
         self._volumes = volumes
         self._volume_names: dict[Key, str] = {}
-        super().__init__(scope, originals=originals, copies=copies, workers=4, needed=needed, named_by_a_pod=named_by_a_pod)
+        super().__init__(scope, originals=originals, copies=copies, workers=4, naming=naming)
 
     async def ensure(self, key: Key) -> None:
         """Creates claim and volume in the worker. Raises OriginalMissing, or Unavailable while the claim is not usable."""
@@ -111,6 +114,8 @@ class ClaimReconciler(MirroredForPods):
         Returns the seconds until the next check.
         """
         with bind(object=str(key)):
+            if not self._is_concerned(key):
+                return None
             original = await self._original(key)
             if original is None or original.metadata.deletion_timestamp:
                 async with self._lock(key):

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 _BY_HASH: Final = "hash"
 """Index of the copies: the hashes of the names in them, among them those of the Secrets that they use."""
 _DELETED_SOON: Final = 2.0
+_NAMED_AGAIN: Final = 30.0
 _POLL_EVERY: Final = 0.05
 _POLLS: Final = 40
 
@@ -38,7 +39,14 @@ class VolumeReconciler(Mirrored):
     `secret` copies a Secret to the worker, `secret_released` is called when a volume no longer needs it.
     """
 
-    def __init__(self, scope: WorkerScope, *, secret: Callable[[Key], Awaitable[None]], secret_released: Callable[[Key], None]) -> None:
+    def __init__(
+        self,
+        scope: WorkerScope,
+        *,
+        secret: Callable[[Key], Awaitable[None]],
+        secret_released: Callable[[Key], None],
+        named_elsewhere: Callable[[Key], Awaitable[bool]],
+    ) -> None:
         host, owner = scope.host, scope.worker.mount.owner
         copied = Selection(labels=f"{keys.synced_by(owner.cluster_id)}=true")
         originals = heads(host.client, PVS, where=copied, clock=host.clock, metrics=host.metrics)
@@ -49,6 +57,8 @@ class VolumeReconciler(Mirrored):
         self._node_of = scope.worker.node_of
         self._copy_secret = secret
         self._secret_released = secret_released
+        self._named_elsewhere = named_elsewhere
+        self._shard = scope.shard
         self._claimed: dict[str, set[Key]] = {}
         super().__init__(scope, originals=originals, copies=self.copies, workers=4)
 
@@ -95,9 +105,18 @@ class VolumeReconciler(Mirrored):
                     raise Unavailable("claims and volumes of the worker cluster have not been listed yet", retry_after=_DELETED_SOON)
                 original = await self._original(key)
                 if not self._is_claimed(key.name):
-                    return await self._delete_copy(key, original)
+                    return await self._release(key, original)
                 await self._expand(key, original)
                 return None
+
+    async def _release(self, key: Key, original: Unknown | None) -> float | None:
+        """Deletes the copy, unless a pod of another shard needs it, which may be about to create its claim; the first shard decides."""
+        if not self._shard.is_first:
+            return None
+        claim = (original.body.get("spec") or {}).get("claimRef") if original is not None else None
+        if claim and await self._named_elsewhere(Key(claim.get("namespace") or "", claim.get("name") or "")):
+            return _NAMED_AGAIN
+        return await self._delete_copy(key, original)
 
     def _is_claimed(self, name: str) -> bool:
         return name in self._claimed or any(names_volume(claim, name) for claim in self._claims.store)

@@ -20,6 +20,7 @@ from vkubelet.api.objects import PODS, SECRETS, Key, Pod, PodRef, Unknown
 from vkubelet.clock import parse_rfc3339, rfc3339
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change
+from vkubelet.control.shards import ONLY, Shard
 from vkubelet.control.tokens import KEPT, renewal_time, request_token, spread_of
 from vkubelet.control.workqueue import Priority
 from vkubelet.errors import AlreadyExists, Conflict, NotFound, Unavailable
@@ -59,9 +60,10 @@ class Issued:
 class TokenReconciler:
     """Controller whose keys are virtual pods."""
 
-    def __init__(self, host: Host, worker: WorkerCluster) -> None:
+    def __init__(self, host: Host, worker: WorkerCluster, *, shard: Shard = ONLY) -> None:
         self._host = host
         self._worker = worker
+        self.shard = shard
         self._terminated: set[str] = set()
         self._kept: dict[Key, tuple[str, float]] = {}
         """By Secret: the expiry of the tokens that were issued here, and until when they are kept, by the monotonic clock."""
@@ -200,6 +202,9 @@ class TokenReconciler:
         """
         created = parse_rfc3339(secret.metadata.creation_timestamp)
         terminated = ref.uid in self._terminated
+        if pod is None and not terminated and not self.shard.is_first:
+            # Its pod is not known yet, or of another shard; if it does not exist any more, the first shard finds that.
+            return _RECHECK_AFTER
         left = _ORPHAN_AFTER - (self._host.clock.now() - created).total_seconds()
         if pod is None and not terminated and left > 0:
             return min(left, _ORPHAN_AFTER)

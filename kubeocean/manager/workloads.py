@@ -90,7 +90,7 @@ def desired_objects(binding: ClusterBinding, settings: ManagerSettings) -> tuple
         if body["kind"] == "ServiceAccount" and settings.service_account_annotations:
             body["metadata"] = {**body["metadata"], "annotations": dict(settings.service_account_annotations)}
     bodies = [*identity, _config_map(name, settings, chosen), _service(binding, settings)]
-    if settings.replicas > 1:
+    if settings.replicas > 1 or settings.autoscaled:
         bodies.append(_disruption_budget(binding, settings))
     bodies.append(_deployment(binding, settings, chosen))
     return tuple(_wanted(body, binding) for body in bodies)
@@ -212,7 +212,7 @@ def _deployment(binding: ClusterBinding, settings: ManagerSettings, chosen: Json
         "kind": "Deployment",
         "metadata": {"name": deployment_name(binding.cluster_id), "namespace": settings.namespace, "labels": labels},
         "spec": {
-            "replicas": settings.replicas,
+            **({} if settings.autoscaled else {"replicas": settings.replicas}),
             "revisionHistoryLimit": 3,
             "progressDeadlineSeconds": 120,
             # The leader is replaced last: a follower has filled its caches before it has to lead.

@@ -13,7 +13,8 @@ from kubeocean.mirrors.namespaces import MirroredNamespaces
 from kubeocean.model.ownership import Ownership, classify
 from kubeocean.scope import WorkerScope
 from kubeocean.worker.cluster import REFUSED
-from vkubelet.api.objects import Json, Key, Unknown
+from vkubelet.api.objects import PODS, Json, Key, Unknown
+from vkubelet.client.rest import Selection
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.workqueue import Priority
@@ -29,6 +30,7 @@ COALESCED: Final = 0.3
 """Seconds in which changes of the mirrors of one original become one reconcile."""
 NOT_LISTED: Final = 1.0
 _REFUSED_FOR: Final = 5.0
+_USED_AGAIN: Final = 30.0
 _QUOTED: Final = 1000
 """Characters of a refusal that a problem contains: a condition names several of them."""
 _RECHECK_AFTER: Final = 60.0
@@ -132,15 +134,25 @@ class Mirrors(ABC, Generic[W]):
     async def _remove(self, key: Key) -> float | None:
         """Deletes the mirrors of an original that does not exist or is out of scope, after a live read of it."""
         found = self._mirrors_of(key)
-        if not found:
+        if not found or not self._scope.shard.is_first:
             return None
         if not (self._scope.virtual.is_complete and self._originals.synced and self._worker.pods.synced):
             return NOT_LISTED
         if self._namespaces.includes(key.namespace) and await self._exists(key):
             return NOT_LISTED
+        if await self._used_elsewhere(key.namespace) and await self._exists(key):
+            return _USED_AGAIN
         for informer, mirror in found:
             await self._delete(informer, mirror)
         return None
+
+    async def _used_elsewhere(self, namespace: str) -> bool:
+        """Checks with a live list whether pods of other shards are in a namespace: they may be about to enter the worker."""
+        if self._scope.shard.is_only or not namespace:
+            return False
+        pods = (await self._scope.host.client.list(PODS, Selection(namespace=namespace, fields="spec.nodeName!="))).items
+        nodes = self._scope.hub_nodes.store
+        return any(not pod.terminal and not self._scope.owns(pod.node) and nodes.get(Key("", pod.node)) is not None for pod in pods)
 
     async def _exists(self, key: Key) -> bool:
         """Checks that the original exists in the hub and has a mirror."""

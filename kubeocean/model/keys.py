@@ -82,6 +82,8 @@ LAST_SYNC_TIME: Final = "kubeocean.io/last-sync-time"
 EXPECTED_METADATA: Final = "kubeocean.io/expected-metadata"
 DELETION_TAINT_TIME: Final = "kubeocean.io/deletion-taint-time"
 CONFIRM_RETIRE: Final = "kubeocean.io/confirm-retire"
+RETIREMENT_HELD: Final = "kubeocean.io/retirement-held"
+"""Annotation of a binding, with `-` and the number of a shard behind the first: why retirements of its nodes wait for a confirmation."""
 NODE_TYPE: Final = "type"
 VIRTUAL_KUBELET: Final = "virtual-kubelet"
 VIRTUAL_NODE_TYPE: Final = "vnode"
@@ -312,6 +314,11 @@ def has_plain_name(namespace: str, name: str) -> bool:
 def token_secret_name(namespace: str, pod: str, uid: str) -> str:
     """Returns the name of the Secret with all tokens of a pod incarnation; "_" separates it from the copy of any Secret a user can name."""
     return hashed(pod, f"{namespace}/{pod}_token_{uid}")
+
+
+def retirement_held(shard: int) -> str:
+    """Returns the annotation of a binding in which a shard other than the first records its retirements that wait."""
+    return f"{RETIREMENT_HELD}-{shard}"
 
 
 def deciding_policy(annotations: Mapping[str, str]) -> str:

@@ -56,6 +56,8 @@ class CSINodeReconciler:
 
     async def reconcile(self, name: str) -> float | None:
         """Creates or updates the virtual CSINode as a copy of the physical one, or deletes it together with that one or with its Node."""
+        if not self._scope.owns_physical(name):
+            return None
         virtual = keys.vnode_name(self._owner.cluster_id, name)
         node = self._scope.hub_nodes.store.get(Key("", virtual))
         live = self.informer.store.get(Key("", virtual))

@@ -137,6 +137,8 @@ class HostPortReconciler:
 
     async def reconcile(self, name: str) -> float | None:
         """Ensures that the virtual node has the one placeholder it needs, or none. Raises Unavailable while that is unknown, ApiError."""
+        if not self._scope.owns_physical(name):
+            return None
         virtual = keys.vnode_name(self._scope.worker.mount.owner.cluster_id, name)
         node = self._scope.hub_nodes.store.get(Key("", virtual))
         existing = self.informer.store.by_index(_BY_NODE, virtual)

@@ -133,8 +133,11 @@ class PhysicalNodeReconciler:
         virtual = keys.vnode_name(binding.cluster_id, name)
         live = self._scope.hub_nodes.store.get(Key("", virtual))
         with bind(node=virtual, physical_node=name, uid=live.metadata.uid if live is not None else ""):
-            await adopt(self._scope.host.client, live)
-            wait = await self._step(self._observe(name, virtual), binding)
+            if self._scope.owns(virtual):
+                await adopt(self._scope.host.client, live)
+                wait = await self._step(self._observe(name, virtual), binding)
+            else:
+                wait = self._count(self._observe(name, virtual), binding)
         self._decided(name)
         return wait
 
@@ -152,6 +155,13 @@ class PhysicalNodeReconciler:
             raise Unavailable(f"ClusterBinding {binding.name} is not valid; no node is changed until it is", retry_after=_LONGEST_WAIT)
         if node is None or not offered or self._scope.binding.ending:
             return await self._withdraw(seen)
+        facts, terms, decision = self._decide(seen, node, binding)
+        if not decision.exists or seen.is_another(node):
+            return await self._withdraw(seen)
+        plan = self._planner.plan_for_declared(seen.virtual, decision, facts=facts, terms=terms, record=seen.record)
+        return await self._offer(seen, node, decision, plan=plan, binding=binding)
+
+    def _decide(self, seen: _Observed, node: Node, binding: ClusterBinding) -> tuple[NodeFacts, Terms, Decision]:
         facts, terms = NodeFacts.of(node), Terms.of(binding, process_zone=self._scope.process_zone)
         decision = decide(
             facts,
@@ -161,10 +171,27 @@ class PhysicalNodeReconciler:
             instant=self._scope.host.clock.now(),
             closed_since=seen.closed_since,
         )
-        if not decision.exists or seen.is_another(node):
-            return await self._withdraw(seen)
-        plan = self._planner.plan_for_declared(seen.virtual, decision, facts=facts, terms=terms, record=seen.record)
-        return await self._offer(seen, node, decision, plan=plan, binding=binding)
+        return facts, terms, decision
+
+    def _count(self, seen: _Observed, binding: ClusterBinding) -> float | None:
+        """Counts what a node of another shard offers, for the policies, which the first shard reports; changes nothing."""
+        if not self._scope.shard.is_first:
+            return None
+        if seen.node is None or seen.live is None or binding.validate():
+            self._amounts.remove(seen.name)
+            return None
+        _, _, decision = self._decide(seen, seen.node, binding)
+        if not decision.exists:
+            self._amounts.remove(seen.name)
+            return None
+        self._count_amounts(seen.name, decision)
+        return self._until_edge(decision)
+
+    def _until_edge(self, decision: Decision) -> float | None:
+        if decision.next_edge is None:
+            return None
+        left = (decision.next_edge - self._scope.host.clock.now()).total_seconds()
+        return min(_LONGEST_WAIT, max(0.0, left) + _AFTER_THE_EDGE)
 
     def _holds_lease(self, pod: Pod) -> bool:
         return holds_lease(pod, self._scope.worker, self._scope.binding.current)
@@ -183,10 +210,8 @@ class PhysicalNodeReconciler:
         self._withdrawal.remove(seen.name)
         self._reclaimer.order(seen.virtual, plan.orders if plan is not None else ())
         again = await self._label.show(node, decision.deciding.name if decision.deciding else "")
-        if decision.next_edge is None:
-            return again
-        left = (decision.next_edge - self._scope.host.clock.now()).total_seconds()
-        return min(again or _LONGEST_WAIT, _LONGEST_WAIT, max(0.0, left) + _AFTER_THE_EDGE)
+        edge = self._until_edge(decision)
+        return min(again or _LONGEST_WAIT, edge) if edge is not None else again
 
     def _count_amounts(self, name: str, decision: Decision) -> None:
         policy = decision.deciding.name if decision.deciding else ""
@@ -217,7 +242,8 @@ class PhysicalNodeReconciler:
         cause = await self._withdrawal.cause(seen.name, seen.live, declared_uid=seen.declared_uid)
         if cause is Cause.NONE:
             raise Unavailable(f"physical node {seen.name}, read live, differs from the cache", retry_after=2.0)
-        total = max(len(self._scope.hub_nodes.store), len(virtual))
+        ours = sum(self._scope.owns(node.metadata.name) for node in self._scope.hub_nodes.store)
+        total = max(ours, len(virtual))
         if not self._withdrawal.allowed(seen.name, cause, total=total):
             if seen.live is not None:
                 virtual.keep(seen.live)
@@ -239,7 +265,8 @@ class PhysicalNodeReconciler:
 
     def _known(self) -> set[str]:
         physical = {node.metadata.name for node in self._scope.worker.nodes.store}
-        return physical | {name for node in self._scope.hub_nodes.store if (name := physical_name(node))}
+        known = physical | {name for node in self._scope.hub_nodes.store if (name := physical_name(node))}
+        return known if self._scope.shard.is_first else {name for name in known if self._scope.owns_physical(name)}
 
     def _decided(self, name: str) -> None:
         """Marks a node of the first round as decided; after the last one, what is not declared is retiring (rule `declared-before`)."""

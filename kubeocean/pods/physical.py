@@ -256,7 +256,7 @@ class PhysicalPodReconciler:
 
     def _virtual_of(self, physical: Pod) -> PodRef | None:
         ref = identity(physical.metadata) if self.scope.worker.mount.includes(physical.metadata.namespace) else None
-        return ref if ref is not None and self.is_ours(physical) else None
+        return ref if ref is not None and self.scope.owns(ref.node) and self.is_ours(physical) else None
 
     def is_ours(self, physical: Pod) -> bool:
         """Checks that it has our mark, or no mark at all and the uid of a pod of ours (rule `owner-mark`).

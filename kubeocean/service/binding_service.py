@@ -24,7 +24,7 @@ from kubeocean.pods.physical import not_ready
 from kubeocean.scope import Scope
 from kubeocean.service.connector import Connector
 from kubeocean.service.lifecycle import Awaited, BindingLifecycle, Done, Observed, Remaining, Stage, after, message, observed
-from kubeocean.service.metrics_snapshot import Sources, capture
+from kubeocean.service.metrics_snapshot import Load, Sources, capture
 from kubeocean.service.session import Session
 from kubeocean.service.unbinding import Unbinding
 from kubeocean.settings import KubeoceanSettings
@@ -36,6 +36,7 @@ from vkubelet.clock import in_batches
 from vkubelet.control.guard import MassGuard
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.reach import Reach
+from vkubelet.control.shards import ONLY, Shard
 from vkubelet.errors import SettingsError, Unavailable
 from vkubelet.provider import Host, PodReport
 
@@ -54,13 +55,13 @@ class _Stopped(Exception):
 class BindingService:
     """Runs one binding; `current()` returns the session with its worker."""
 
-    def __init__(self, host: Host, settings: KubeoceanSettings, *, metrics: SyncerMetrics) -> None:
+    def __init__(self, host: Host, settings: KubeoceanSettings, *, metrics: SyncerMetrics, shard: Shard = ONLY) -> None:
         self._host = host
         self._settings = settings
         self._zone = _process_zone(settings)
         self._reach = Reach(host.clock, "worker cluster", lost_after=settings.unreachable_after, ask_every=_ask_every(settings))
         self._virtual = VirtualNodes(host)
-        self._binding = BindingReconciler(host, settings.binding)
+        self._binding = BindingReconciler(host, settings.binding, shard=shard)
         ours = Selection(labels=f"{keys.CLUSTER_BINDING}={keys.label_value(settings.binding)}")
         self._hub_nodes: Informer[Node] = Informer(host.client, NODES, where=ours, clock=host.clock, metrics=host.metrics)
         self._scope = Scope(
@@ -73,12 +74,14 @@ class BindingService:
             reach=self._reach,
             metrics=metrics,
             guard=MassGuard(share=settings.retire_share, clock=host.clock),
+            shard=shard,
         )
         # Terminates pods in the hub while no worker is reachable.
         self._reclaimer = Reclaimer(host, per_second=settings.evictions_per_second)
         self._unbinding = Unbinding(self._scope, reclaimer=self._reclaimer)
         self._lifecycle = BindingLifecycle()
         self._fail_over = FailOver(self._scope, self._reclaimer)
+        self._load = Load(host.clock)
         self._changed = asyncio.Event()
         self._answers = asyncio.Event()
         self._lost = asyncio.Event()
@@ -181,11 +184,14 @@ class BindingService:
                 log.debug("connecting again")
 
     def _judge_absence(self) -> None:
-        """Raises SettingsError when the binding does not exist, as after a misspelt name; nodes that it left are not abandoned, however."""
+        """Raises SettingsError when the binding does not exist, as after a misspelt name; nodes that it left are not abandoned, however.
+
+        A shard may move after the binding was deleted: it waits, as an exit would stop the other shards of its replica.
+        """
         name = self._settings.binding
-        if not list(self._hub_nodes.store):
+        if self._scope.shard.is_only and not list(self._hub_nodes.store):
             raise SettingsError("provider.binding", f"ClusterBinding {name} does not exist; create it, or name another with --binding")
-        log.warning("ClusterBinding does not exist, but has nodes; waiting for it", extra={"binding": name})
+        log.warning("ClusterBinding does not exist; waiting for it", extra={"binding": name})
 
     async def _connect(self, group: asyncio.TaskGroup, hub_uid: str) -> Failure | None:
         self._observe()
@@ -233,7 +239,7 @@ class BindingService:
     def _metrics(self) -> Callable[[], Snapshot]:
         lasting, session = Sources(scope=self._scope, reclaimers=[self._reclaimer]), self._connector.session
         sources = session.sources(lasting) if session is not None else lasting
-        return capture(sources, credentials_end=self._connector.credentials_end)
+        return capture(sources, credentials_end=self._connector.credentials_end, load=self._load.now())
 
     # --- callbacks ---
 
@@ -297,7 +303,7 @@ class BindingService:
         async for live in in_batches(self._host.clock, self._hub_nodes.store):
             if not self._reach.lost:
                 return
-            if not self._virtual.is_retired(live.metadata.name):
+            if self._scope.owns(live.metadata.name) and not self._virtual.is_retired(live.metadata.name):
                 self._virtual.keep(live)
 
 

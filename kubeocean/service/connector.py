@@ -85,6 +85,8 @@ class Connector:
     async def connect(self, group: asyncio.TaskGroup, binding: ClusterBinding, hub_uid: str) -> Failure | None:
         """Reconciles the session with the binding and its Secret; returns what prevents that, or None."""
         self._watch_secret(group, binding)
+        if not self._scope.shard.is_only and keys.PER_NAMESPACE in (binding.mapping, binding.requested_mapping):
+            return Failure(VALIDATION_FAILED, f"spec.namespaceMapping: {keys.PER_NAMESPACE} needs one shard; set provider.shards to 1")
         try:
             found = await find_target(self._scope.host.client, binding, hub_uid)
             if isinstance(found, Target) and self._served is not None and found.fingerprint == self._served.fingerprint:
@@ -162,7 +164,14 @@ class Connector:
     async def _serve(self, target: Target) -> None:
         scope = self._scope
         async with self._client(target) as client:
-            worker = WorkerCluster(client, target.mount, clock=scope.host.clock, probe_interval=scope.settings.probe_interval)
+            worker = WorkerCluster(
+                client,
+                target.mount,
+                clock=scope.host.clock,
+                probe_interval=scope.settings.probe_interval,
+                # The first shard counts the pods of all: for the ledger, the policies, and whether copies and mirrors are used.
+                owns=None if scope.shard.is_first else scope.owns,
+            )
             self.session = Session(scope.with_worker(worker))
             self._connected()
             try:

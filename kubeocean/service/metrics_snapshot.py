@@ -3,7 +3,8 @@
 Invariant: it only reads what is in memory, sends no request to a cluster, and counts nothing of other bindings.
 """
 
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -22,8 +23,11 @@ from kubeocean.scope import Scope
 from kubeocean.worker.cluster import WorkerCluster
 from vkubelet.api.objects import Key, Node, Pod, get_condition
 from vkubelet.api.quantity import ZERO, Resources, parse_resources
+from vkubelet.clock import Clock
 
 _PENDING = "Pending"
+_LOAD_OVER, _LOAD_NOTED_EVERY = 30.0, 5.0
+"""Seconds."""
 
 
 @frozen(kw_only=True)
@@ -54,22 +58,41 @@ class _Node:
     leased: Resources = {}
 
 
-def capture(sources: Sources, *, credentials_end: datetime | None = None) -> Callable[[], Snapshot]:
+class Load:
+    """CPU of this process over the last half minute, in cores; None in its first seconds."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen = deque([(clock.monotonic(), time.process_time())])
+
+    def now(self) -> float | None:
+        """Returns the load since a moment that was noted half a minute ago, or since the start."""
+        moment, used = self._clock.monotonic(), time.process_time()
+        while len(self._seen) > 1 and self._seen[1][0] <= moment - _LOAD_OVER:
+            self._seen.popleft()
+        since, before = self._seen[0]
+        if moment - self._seen[-1][0] >= _LOAD_NOTED_EVERY:
+            self._seen.append((moment, used))
+        return (used - before) / (moment - since) if moment - since >= _LOAD_NOTED_EVERY else None
+
+
+def capture(sources: Sources, *, credentials_end: datetime | None = None, load: float | None = None) -> Callable[[], Snapshot]:
     """Captures the current state. The returned function counts it and may run in another thread: captured objects never change."""
     scope, connected, now = sources.scope, sources.connected, sources.scope.host.clock.now()
-    phase, ready = _health(scope.binding)
+    phase, ready = _health(scope.binding) if scope.shard.is_first else ("", None)
     worker = connected.worker if connected is not None else None
     rest = Snapshot(
         phase=phase,
         ready=ready,
-        dependents=_copies(worker) if worker is not None else {},
+        dependents=_copies(worker) if worker is not None and scope.shard.is_first else {},
         stale=worker.stale() if worker is not None else {},
         credentials_left=(credentials_end - now).total_seconds() if credentials_end is not None else None,
+        load=load,
         reclaim_overdue=max((each.overdue(now) for each in sources.reclaimers), default=0.0),
     )
     nodes, virtual, binding = [_node(node, connected) for node in scope.virtual], iter(scope.host.pods), scope.binding.current
     # Both only copy references here: tens of thousands of pods are filtered in the other thread.
-    physical = worker.backing_pods() if worker is not None else iter(())
+    physical = worker.backing_pods(scope.owns) if worker is not None else iter(())
     lent = connected.ledger.lent() if connected is not None else dict
 
     def counted() -> Snapshot:

@@ -5,7 +5,7 @@ Invariant: they start and stop together; state that has to outlive a connection 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from attrs import evolve
 
@@ -96,15 +96,10 @@ class Session:
             self.nodes.run,
             self._dependents.run,
             self._legacy_tokens.controller.run,
-            self.adoption.run,
             self._reclaimer.controller.run,
-            self._policies.controller.run,
-            self._ledger.run,
             self._placement.run,
             self._services.run,
             self._network_policies.run,
-            self.kinds.run,
-            RouteProbe(self._scope).run,
             self.physical.controller.run,
             self.events.run,
             self._csinodes.informer.run,
@@ -113,11 +108,16 @@ class Session:
             self._host_ports.run,
             self._watch_lists,
             self._watch_clock,
+            *(self._once_for_the_binding() if self._scope.shard.is_first else ()),
         ]
         self.pods.binding_changed()
         async with asyncio.TaskGroup() as group:
             for part in parts:
                 group.create_task(_run(part))
+
+    def _once_for_the_binding(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        """Returns the parts of which a binding has one, whatever the number of its shards."""
+        return (self.adoption.run, self._policies.controller.run, self._ledger.run, self.kinds.run, RouteProbe(self._scope).run)
 
     def hub_node_changed(self, change: Change[Node]) -> None:
         """Forwards a change of a Node of the binding in the hub."""

@@ -6,7 +6,7 @@ a worker is abandoned only when a user or `spec.forceUnbindAfter` demands it, an
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
 
@@ -94,6 +94,8 @@ class Unbinding:
 
     async def step(self, binding: ClusterBinding, session: Session, mount: Mount) -> Remaining:
         """Performs one step with a worker that responds; returns what is left, and whether it is stuck."""
+        if not self._scope.shard.is_first:
+            return await self._step_of_shard(binding)
         if not session.adoption.done:
             refused = session.worker.unreadable()
             return self.noted(binding, Remaining(awaited=Awaited.PERMISSION if refused else Awaited.SCAN, problem=refused))
@@ -103,9 +105,17 @@ class Unbinding:
             left = self._failed(binding, error)
         return left if left.is_nothing else self.noted(binding, left)
 
+    async def _step_of_shard(self, binding: ClusterBinding) -> Remaining:
+        """Returns which nodes of this shard are left: everything else is removed by the first one."""
+        try:
+            left = await self._nodes_left()
+        except VKubeletError as error:
+            return self._failed(binding, error)
+        return self.noted(binding, left) if left is not None else Remaining()
+
     async def without_worker(self, why: str) -> Remaining:
         """Returns what is left while the worker does not respond."""
-        nodes = list(self._scope.hub_nodes.store)
+        nodes = self._awaited(self._scope.hub_nodes.store)
         pods = await self._pods_on(nodes)
         return Remaining(awaited=Awaited.WORKER, nodes=len(nodes), pods=pods, problem=why)
 
@@ -123,6 +133,8 @@ class Unbinding:
 
     async def release(self) -> Remaining:
         """Removes our finalizer from the binding, of which nothing is left; returns whether that failed."""
+        if not self._scope.shard.is_first:
+            return Remaining()
         try:
             await self._scope.binding.let_go()
         except VKubeletError as error:
@@ -167,6 +179,8 @@ class Unbinding:
         left = await self._nodes_left()
         if left is not None:
             return left
+        if not self._scope.shard.is_first:
+            return Remaining()
         await self._unmark(mount, freed=self._given_up.copies)
         self._announce(binding, "UnboundByForce", self._left_behind(binding.name, mount), warning=True)
         return Remaining()
@@ -174,6 +188,8 @@ class Unbinding:
     async def give_up_nodes(self, *, since: datetime) -> None:
         """Withdraws every node and orders the termination of its pods, without the worker. Raises ApiError."""
         async for node in in_batches(self._scope.host.clock, self._scope.hub_nodes.store):
+            if not self._scope.owns(node.metadata.name):
+                continue
             change = inherited(node)
             if change is not None:
                 await _patch(self._scope.host.client, objects.NODES, node.metadata, change["metadata"])
@@ -188,9 +204,14 @@ class Unbinding:
 
         Raises ApiError.
         """
-        nodes: Sequence[Node] = list(self._scope.hub_nodes.store) or (await self._scope.host.client.list(objects.NODES, self._ours())).items
+        nodes = self._awaited(self._scope.hub_nodes.store)
+        nodes = nodes or self._awaited((await self._scope.host.client.list(objects.NODES, self._ours())).items)
         pods = await self._pods_on(nodes)
         return Remaining(nodes=len(nodes), pods=pods) if nodes else None
+
+    def _awaited(self, nodes: Iterable[Node]) -> list[Node]:
+        """Returns the nodes that have to be removed first: those of all shards for the first one, which continues with everything else."""
+        return [node for node in nodes if self._scope.shard.is_first or self._scope.owns(node.metadata.name)]
 
     def _give_up(self, node: str, *, since: datetime) -> None:
         self._scope.virtual.retire(node)

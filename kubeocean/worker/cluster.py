@@ -174,11 +174,14 @@ def _services_of(mirror: Unknown) -> Iterable[str]:
 
 
 class WorkerCluster:
-    """Client and caches of one connection to the worker."""
+    """Client and caches of one connection to the worker; `owns` selects the virtual nodes whose pods are kept, None: all."""
 
-    def __init__(self, client: Client, mount: Mount, *, clock: Clock, probe_interval: float) -> None:
+    def __init__(
+        self, client: Client, mount: Mount, *, clock: Clock, probe_interval: float, owns: Callable[[str], bool] | None = None
+    ) -> None:
         self.client = client
         self.mount = mount
+        self._owns = owns
         self._clock = clock
         self.probe_interval = probe_interval
         self._backed: tuple[tuple[Pod, PodRef | None], ...] = ()
@@ -231,9 +234,9 @@ class WorkerCluster:
         """Returns our physical pods that back pods of one virtual node."""
         return self.pods.store.by_index(BY_VIRTUAL_NODE, virtual_node)
 
-    def backing_pods(self) -> Iterator[Pod]:
-        """Yields all our physical pods, as of the call; they may be read in another thread."""
-        return (pod for pod in self.pods.store if self.backed(pod) is not None)
+    def backing_pods(self, owns: Callable[[str], bool] = lambda virtual: True) -> Iterator[Pod]:
+        """Yields our physical pods of these virtual nodes, as of the call; they may be read in another thread."""
+        return (pod for pod in self.pods.store if (ref := self.backed(pod)) is not None and owns(ref.node))
 
     def is_used(self, original: Key) -> bool:
         """Checks that a physical pod of ours names the copy of this hub object; unknown counts as used."""
@@ -276,8 +279,17 @@ class WorkerCluster:
             return error
         return None
 
-    def _keep(self, pod: Pod) -> Pod:
+    def _keep(self, pod: Pod) -> Pod | None:
+        if self._owns is not None and not self._owns(self._virtual_node_of(pod)):
+            return None
         return pod if self.mount.includes(pod.metadata.namespace) else cost_of(pod)
+
+    def _virtual_node_of(self, pod: Pod) -> str:
+        """Returns the virtual node of a pod, by the physical one, or by the virtual pod while it is not scheduled."""
+        if pod.node:
+            return keys.vnode_name(self.mount.owner.cluster_id, pod.node)
+        ref = identity(pod.metadata)
+        return ref.node if ref is not None else ""
 
     def copies(
         self, resource: Resource[Unknown], *, keep: Keep | None = None, indexes: Indexes | None = None, labels: str = _MANAGED

@@ -49,7 +49,7 @@ MAY_USE: dict[str, set[str]] = {
 TREE = {
     "": "CHANGELOG.md CONTRIBUTING.md LICENSE Makefile Dockerfile README.md SECURITY.md mkdocs.yml pyproject.toml "
     "deploy docs fleet kubeocean providers tests vkubelet",
-    "vkubelet": "__init__.py __main__.py beneath.py cli.py streams.py stats.py runtime.py process.py settings.py errors.py "
+    "vkubelet": "__init__.py __main__.py beneath.py cli.py streams.py stats.py runtime.py sharding.py process.py settings.py errors.py "
     "clock.py collector.py logformat.py metrics.py health.py https.py py.typed "
     "api client commands containers control node pods provider resolve scaffold server testing",
     "providers": "__init__.py minimal.py mock process py.typed",

@@ -115,7 +115,13 @@ class Observation:
         """Checks whether `identity` may acquire the Lease now."""
         if self.record is None or self.record.holder in ("", identity):
             return True
-        return now >= self._changed_at + self.record.duration
+        return now >= self.free_since
+
+    @property
+    def free_since(self) -> float:
+        """When another process may acquire, or could have acquired, the Lease: since its release, or once it has expired."""
+        expires = self.record is not None and self.record.holder != ""
+        return self._changed_at + (self.record.duration if self.record is not None and expires else 0.0)
 
 
 class LeaderElection:
@@ -130,6 +136,8 @@ class LeaderElection:
         self._identity = identity
         self._clock = clock
         self._seen = Observation()
+        self._found: Lease | None = None
+        """The Lease as it was read or written last."""
         self._lease: Lease | None = None
         self._failures = 0
 
@@ -184,14 +192,15 @@ class LeaderElection:
     async def _take(self) -> bool:
         """Acquires the Lease if it is free."""
         try:
-            found = await self._client.get(LEASES, self._key)
+            found = self._found = await self._client.get(LEASES, self._key)
         except NotFound:
-            return await self._create(0)
+            self._found = None
+            return self._may_take() and await self._create(0)
         record = Record.of(found)
         if self._seen.note(record, self._clock.monotonic()) and record.holder not in ("", self._identity):
             with bind(holder=record.holder):
                 log.info("another process leads")
-        if not self._seen.free_for(self._identity, self._clock.monotonic()):
+        if not self._seen.free_for(self._identity, self._clock.monotonic()) or not self._may_take():
             return False
         taken = record.transitions + (record.holder != self._identity)
         try:
@@ -200,10 +209,16 @@ class LeaderElection:
             return False
         return True
 
+    def _may_take(self) -> bool:
+        """Checks whether a free Lease is to be acquired now."""
+        return True
+
     async def _create(self, transitions: int) -> bool:
         sent_at = self._clock.monotonic()
         try:
-            self._lease = await self._client.create(LEASES, self._body(None, transitions=transitions), namespace=self._key.namespace)
+            self._lease = self._found = await self._client.create(
+                LEASES, self._body(None, transitions=transitions), namespace=self._key.namespace
+            )
         except AlreadyExists:
             return False
         self.fence.renewed(sent_at)
@@ -235,7 +250,7 @@ class LeaderElection:
 
     async def _put(self, found: Lease, *, transitions: int) -> None:
         sent_at = self._clock.monotonic()
-        self._lease = await self._client.replace(LEASES, self._body(found, transitions=transitions))
+        self._lease = self._found = await self._client.replace(LEASES, self._body(found, transitions=transitions))
         self.fence.renewed(sent_at)
 
     async def _release(self) -> None:
@@ -274,4 +289,8 @@ class LeaderElection:
         if spec.get("holderIdentity") != self._identity:
             spec["acquireTime"] = now
         spec |= {"holderIdentity": self._identity, "leaseDurationSeconds": int(DURATION), "renewTime": now, "leaseTransitions": transitions}
-        return {"metadata": metadata, "spec": spec}
+        return {"metadata": self._marked(metadata), "spec": spec}
+
+    def _marked(self, metadata: Json) -> Json:
+        """Returns the metadata of the Lease with the marks of this election."""
+        return metadata

@@ -53,7 +53,7 @@ def definition(resource: Resource[Any]) -> Body:
 
 
 @lru_cache
-def _settings(world: type[KubeoceanWorld], *, leads: bool) -> Settings:
+def settings_of(world: type[KubeoceanWorld], *, leads: bool) -> Settings:
     """The settings of a process."""
     own = settings.merged(settings.merged(_LOCAL, world.local), {"leader": {"enabled": True}} if leads else {})
     return settings.convert(settings.merged(runtime_defaults(BINDING), own), Settings)
@@ -114,7 +114,7 @@ class KubeoceanWorld(World):
 
     def make(self, role: str) -> tuple[Callable[[], Awaitable[None]], Callable[[], None]]:
         own = self.own_settings()
-        chosen = _settings(type(self), leads=self.scenario in self.replicas)
+        chosen = settings_of(type(self), leads=self.scenario in self.replicas)
         runtime = Runtime(KubeoceanProvider(own), chosen, connection=Connection(address_of("hub")), clock=self.clock)
         return runtime.run, runtime.stop
 

@@ -24,11 +24,13 @@ from tests.faults.simulation.kinds_world import KindsWorld
 from tests.faults.simulation.mock_world import MockWorld
 from tests.faults.simulation.oracles import Violation, judge
 from tests.faults.simulation.schedule import Schedule
+from tests.faults.simulation.shards_world import ShardsWorld
 from tests.faults.simulation.world import World
 
-WORLDS: Mapping[str, type[World]] = {world.name: world for world in (MockWorld, KindsWorld, FleetWorld)}
-_BESIDES = {FleetWorld.name}
-"""Worlds that take part in a campaign only when a scenario of theirs is named: tests/faults/test_fleet.py goes through their crashes."""
+WORLDS: Mapping[str, type[World]] = {world.name: world for world in (MockWorld, KindsWorld, FleetWorld, ShardsWorld)}
+_BESIDES = {FleetWorld.name, ShardsWorld.name}
+"""Worlds that take part in a campaign only when a scenario of theirs is named: tests/faults/test_fleet.py and
+test_shards.py go through their crashes."""
 _COLLECTED_EVERY = 10
 _runs = count(1)
 

@@ -139,6 +139,9 @@ async def test_leases_of_others_are_not_written(confined: Confined) -> None:
         ("vnode-two-a", "kube-node-lease", False),
         (permissions.syncer_name("one"), confined.space, True),
         (permissions.syncer_name("two"), confined.space, False),
+        (f"{permissions.syncer_name('one')}.shard-3", confined.space, True),
+        (f"{permissions.syncer_name('two')}.shard-3", confined.space, False),
+        (f"{permissions.syncer_name('one')}-2", confined.space, False),
         ("vnode-one-a", "default", False),
     ):
         assert await confined.may(*dry, as_=one, body=lease(name, namespace)) is fits, (name, namespace)

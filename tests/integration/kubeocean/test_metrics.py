@@ -41,6 +41,7 @@ SERIES: dict[str, set[str]] = {
     "kubeocean_watch_stale_seconds": {BINDING, RESOURCE},
     "kubeocean_credentials_ttl_seconds": {BINDING},
     "kubeocean_reclaim_overdue_seconds": {BINDING},
+    "kubeocean_load": {BINDING},
     "kubeocean_mirrored_events_total": {"result"},
     "vkubelet_watch_stale_seconds": {RESOURCE},
     "vkubelet_queue_oldest_seconds": {"queue"},

@@ -33,6 +33,8 @@ def test_the_lease_is_in_the_namespace_of_the_manager_unless_told_otherwise() ->
         (given(syncer_settings={"sever": {}}), "manager.syncer_settings.sever"),
         (given(syncer_settings={"server": {"port_frist": 1}}), "manager.syncer_settings.server.port_frist"),
         (given(syncer_settings={"provider": {"time_zon": "x"}}), "manager.syncer_settings.provider.time_zon"),
+        (given(syncer_settings={"provider": {"shards": 17}}), "manager.syncer_settings.provider.shards"),
+        (given(syncer_settings={"provider": {"shards": 0}}), "manager.syncer_settings.provider.shards"),
         (given(syncer_settings={"provider": {"binding": "x"}}), "manager.syncer_settings.provider.binding"),
         (given(syncer_settings={"instance": "x"}), "manager.syncer_settings.instance"),
         ({**given(), "heath": {}}, "heath"),

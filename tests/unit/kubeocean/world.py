@@ -29,6 +29,7 @@ from vkubelet.api.objects import NODES, Json, KubeObject, Node, Pod
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.control.informer import Informer
+from vkubelet.control.shards import ONLY, Shard
 from vkubelet.node.declared import HEALTHY
 from vkubelet.node.render import Endpoint, wanted
 from vkubelet.node.taints import taint_body
@@ -111,16 +112,16 @@ def node_of(description: NodeDescription, version: str) -> Node:
 class Process:
     """What one process, or one session of it, does with a world. Use `async with process(world)`."""
 
-    def __init__(self, world: World, virtual: VirtualNodes | None) -> None:
+    def __init__(self, world: World, virtual: VirtualNodes | None, shard: Shard = ONLY) -> None:
         host = world.host
         self.world = world
         self.worker = world.worker()
         self.virtual = virtual or VirtualNodes(host)
         self.reclaimer = Reclaimer(host, per_second=10)
-        served = BindingReconciler(host, "demo")
+        served = BindingReconciler(host, "demo", shard=shard)
         served.current = binding()
         listed(served.informer)
-        connected = worker_scope(host, self.worker, binding=served, virtual=self.virtual, hub_nodes=world.hub_nodes)
+        connected = worker_scope(host, self.worker, binding=served, virtual=self.virtual, hub_nodes=world.hub_nodes, shard=shard)
         self.policies = ResourceLeasingPolicyReconciler(connected)
         self.ledger = LedgerKeeper(connected, self.policies)
         self.nodes = PhysicalNodeReconciler(connected, policies=self.policies, withdrawal=Withdrawal(connected), reclaimer=self.reclaimer)
@@ -139,10 +140,10 @@ class Process:
 
 
 @asynccontextmanager
-async def process(world: World, *, virtual: VirtualNodes | None = None) -> AsyncIterator[Process]:
+async def process(world: World, *, virtual: VirtualNodes | None = None, shard: Shard = ONLY) -> AsyncIterator[Process]:
     """With `virtual`, the table of an earlier session, as after another kubeconfig; else as after a restart or a change of leader."""
     async with asyncio.TaskGroup() as group:
-        made = Process(world, virtual)
+        made = Process(world, virtual, shard)
         running = group.create_task(made.nodes.run())
         await world.clock.settle()
         try:

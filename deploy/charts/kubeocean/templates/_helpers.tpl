@@ -95,6 +95,7 @@ manager:
   image_pull_secrets: {{ include "kubeocean.pullSecrets" . }}
   namespace: {{ .Values.namespace.name }}
   replicas: {{ .Values.syncer.replicas }}
+  autoscaled: {{ .Values.syncer.autoscaled }}
   resources: {{ toJson .Values.syncer.resources }}
   priority_class: {{ include "kubeocean.priorityClassName" .Values.syncer | quote }}
   tolerations: {{ toJson .Values.syncer.tolerations }}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kubeocean.copies.bodies import physical_configmap
 from kubeocean.copies.copy_reconciler import CopyKind, CopyReconciler
+from kubeocean.copies.mirrored import Naming
 from kubeocean.copies.tokens import TokenReconciler
 from kubeocean.model.references import references
 from kubeocean.worker.cluster import heads
@@ -30,13 +31,15 @@ def copies_of_a_new_process(api: TokenApi) -> CopyReconciler:
     def render(original: Unknown) -> dict[str, object]:
         return physical_configmap(original, owner=OWNER, namespace="mnt", ca_bundle="")
 
+    async def nowhere_else(key: Key) -> bool:
+        return False
+
     return CopyReconciler(
         CopyKind(render),
         scope,
         originals=heads(client, CONFIGMAPS, clock=clock),
         copies=heads(client, CONFIGMAPS, clock=clock),
-        needed=lambda key: True,
-        named_by_a_pod=lambda key: True,
+        naming=Naming(needed=lambda key: True, by_a_pod=lambda key: True, elsewhere=nowhere_else),
     )
 
 

@@ -208,6 +208,12 @@ def test_a_budget_guards_more_than_one_replica_and_does_not_block_the_only_one()
     assert not made("PodDisruptionBudget", replicas=1)
 
 
+def test_replicas_are_left_to_an_autoscaler() -> None:
+    assert made("Deployment")["spec"]["replicas"] == 2
+    assert "replicas" not in made("Deployment", autoscaled=True, replicas=1)["spec"]
+    assert made("PodDisruptionBudget", autoscaled=True, replicas=1)["spec"]["maxUnavailable"] == 1
+
+
 NOTES = {keys.LOGS_PROXY_ENABLED: "true", keys.LOGS_PROXY_SECRET_NAME: "tls"}
 
 
