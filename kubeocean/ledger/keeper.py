@@ -32,7 +32,7 @@ from vkubelet.api.quantity import Resources, add_resources
 from vkubelet.client.rest import PatchKind
 from vkubelet.clock import in_batches
 from vkubelet.control.informer import Change
-from vkubelet.errors import AlreadyExists, Conflict, NotFound, VKubeletError
+from vkubelet.errors import AlreadyExists, Conflict, Forbidden, NotFound, VKubeletError
 from vkubelet.logformat import bind
 
 log = logging.getLogger(__name__)
@@ -82,6 +82,7 @@ class LedgerKeeper:
         self._counting = False
         self._policies_due = False
         self._unsaved_since: float | None = None
+        self._refused = False
         self._saved_at = self._not_before = now
         self._written: deque[float] = deque(maxlen=_BURST)
         policies.on_change(self._policies_changed)
@@ -251,9 +252,9 @@ class LedgerKeeper:
         except NotFound:
             stored = None
         except VKubeletError as error:
-            with bind(error=str(error)):
-                log.debug("cannot read the ledger")
+            self._failed("cannot read the ledger", error)
             return False
+        self._refused = False
         if stored is not None and not self._is_ours(stored):
             log.warning("ConfigMap %s of the worker has no mark of this binding; the ledger is not stored", key)
         now = self._present()
@@ -296,6 +297,7 @@ class LedgerKeeper:
             async for _ in in_batches(self._clock, self._texts.steps(account.ledger), size=1):
                 pass
             await self._write(self._texts.data)
+            self._refused = False
         except (AlreadyExists, Conflict):
             # Another process has counted until later: what it stored is continued.
             self._unsaved_since, self._not_before = unsaved, now + _TICK
@@ -303,9 +305,14 @@ class LedgerKeeper:
         except NotFound:
             self._stored, self._unsaved_since = None, now
         except VKubeletError as error:
-            with bind(error=str(error)):
-                log.debug("cannot store the ledger")
+            self._failed("cannot store the ledger", error)
             self._unsaved_since, self._not_before = unsaved, now + _AFTER_AN_ERROR
+
+    def _failed(self, what: str, error: VKubeletError) -> None:
+        """Warns once of a missing right: nothing else shows that. Other errors are those of an outage, which is reported as such."""
+        is_new, self._refused = isinstance(error, Forbidden) and not self._refused, isinstance(error, Forbidden)
+        with bind(error=str(error)):
+            log.log(logging.WARNING if is_new else logging.DEBUG, what)
 
     async def _write(self, data: Mapping[str, str]) -> None:
         owner, client, stored = self._worker.mount.owner, self._worker.client, self._stored

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any
+
+import pytest
 
 from kubeocean.binding.reconciler import BindingReconciler
 from kubeocean.ledger.keeper import LedgerKeeper
 from kubeocean.ledger.text import parse
 from kubeocean.model import keys
 from kubeocean.policies.reconciler import ResourceLeasingPolicyReconciler
+from tests.faults.model.refusals import Target
 from tests.faults.model.server import ApiModel
+from tests.faults.model.watching import Watch, WatchLine
 from tests.unit.kubeocean.builders import OWNER, at, binding, node, unknown, worker_scope
 from tests.unit.kubeocean.world import listed
 from vkubelet.api.codec import decode_object, encode_json
 from vkubelet.api.objects import Pod
+from vkubelet.client.transport import Call
 from vkubelet.clock import parse_rfc3339, rfc3339
 from vkubelet.control.contact import Outcome
 from vkubelet.testing.clock import ManualClock
@@ -219,6 +224,50 @@ async def test_a_deleted_ledger_is_stored_again() -> None:
         await world.clock.advance(330)
         assert world.stored is not None
         assert made.keeper.summary("all") is not None
+
+
+class Narrowed:
+    """Refuses a verb on ConfigMaps while it is set."""
+
+    def __init__(self) -> None:
+        self.verb = ""
+
+    async def before(self, call: Call) -> None:
+        if call.method == self.verb and "/configmaps" in call.path:
+            raise Target("configmaps", "", "ConfigMap", keys.LEDGER).forbidden(f"cannot {call.method} it")
+
+    async def after(self, call: Call) -> None: ...
+
+    def event(self, watch: Watch, event: WatchLine) -> Iterable[WatchLine]:
+        return [event]
+
+    def read_version(self, call: Call) -> int | None:
+        return None
+
+
+async def test_a_missing_right_on_the_ledger_is_warned_of_once_until_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
+    world, rights = World(), Narrowed()
+    world.model.faults = rights
+
+    def warnings() -> list[str]:
+        return [record.message for record in caplog.records if record.levelname == "WARNING"]
+
+    rights.verb = "GET"
+    async with process(world) as made:
+        await world.clock.advance(300)
+        assert warnings() == ["cannot read the ledger"]
+        rights.verb = ""
+        made.see("one")
+        await world.clock.advance(120)
+        assert world.stored is not None
+        for times in (2, 3):
+            rights.verb = "PATCH"
+            made.see(f"more-{times}")
+            await world.clock.advance(300)
+            assert warnings() == ["cannot read the ledger", *["cannot store the ledger"] * (times - 1)]
+            rights.verb = ""
+            await world.clock.advance(120)
+    assert len(world.times) > 2
 
 
 async def test_no_amount_of_the_metric_decreases() -> None:
