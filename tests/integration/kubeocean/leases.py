@@ -87,6 +87,16 @@ async def patch_policy(scene: Scene, name: str, **spec: Any) -> None:
     await scene.bound.worker.kubectl("patch", POLICY, name, "--type=merge", "-p", json.dumps({"spec": spec}))
 
 
+async def policy_observed(scene: Scene, name: str) -> None:
+    """Wait until the process has seen the policy as it is: a pod that comes before is judged by the one that it knows."""
+
+    async def check() -> bool:
+        found = await get(scene.bound.worker, POLICY, name)
+        return bool(found.get("status", {}).get("observedGeneration") == found["metadata"]["generation"])
+
+    await eventually(check, f"{name} is observed")
+
+
 async def policy_status(scene: Scene, name: str) -> Body:
     """Its phase, its flag `activeTimeWindow` and the conditions by type."""
     status = (await get(scene.bound.worker, POLICY, name)).get("status", {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.integration.kubeocean.conftest import MakeScene
-from tests.integration.kubeocean.leases import CLOSED, closed_now, comes_to_offer, patch_policy
+from tests.integration.kubeocean.leases import CLOSED, closed_now, comes_to_offer, patch_policy, policy_observed
 from tests.support.bound import Body
 from tests.support.stage import Stage, away
 from tests.support.witness import watching
@@ -43,6 +43,7 @@ async def test_pods_beyond_the_lease_are_refused_and_those_that_run_stay(scene: 
         await stage.create("late", containers=asking("0"), tolerations=TOLERANT)
         assert "spec.allowOutOfWindowPods" in await refused(stage, "late", "TaintToleration")
         await patch_policy(made, policy, allowOutOfWindowPods=True)
+        await policy_observed(made, policy)
         await stage.create("allowed", containers=asking("0"), tolerations=TOLERANT)
         await stage.running("allowed")
     ends = seen.where(lambda event: event.key.endswith("/runs") and (event.deleting or event.kind == "DELETED" or event.phase == "Failed"))
