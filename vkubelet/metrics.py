@@ -6,10 +6,12 @@ are exposed at that node's port, and are removed with it.
 
 import asyncio
 import math
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, chain
+from typing import Generic, TypeVar
 
 from attrs import define, field
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -18,6 +20,9 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from vkubelet.clock import Clock, in_batches
+
+S = TypeVar("S")
+F = TypeVar("F", bound=Metric)
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _CALL = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -154,28 +159,50 @@ class Durations:
         self.seconds += seconds
 
 
-class Timings(Collector):
-    """Histogram of durations by labels. A reconcile and a request observe each a few times, which costs little without the locks of
+class _ByLabels(Collector, ABC, Generic[S, F]):
+    """Series of one metric by labels. A reconcile and a request observe a few each, which costs little without the locks of
     prometheus_client; everything here runs in the event loop."""
 
     def __init__(self, name: str, text: str, *, labels: Sequence[str], registry: CollectorRegistry) -> None:
         self._name, self._text, self._labelnames = name, text, labels
-        self._series: dict[tuple[str, ...], Durations] = {}
+        self._series: dict[tuple[str, ...], S] = {}
         registry.register(self)
 
-    def labels(self, *values: str) -> Durations:
+    def labels(self, *values: str) -> S:
         """Returns the series of these values of the labels."""
-        return self._series.setdefault(values, Durations())
+        return self._series.setdefault(values, self._new())
 
-    def describe(self) -> Iterable[HistogramMetricFamily]:
-        return [HistogramMetricFamily(self._name, self._text, labels=self._labelnames)]
+    def describe(self) -> Iterable[F]:
+        return [self._family()]
 
-    def collect(self) -> Iterable[HistogramMetricFamily]:
-        family = HistogramMetricFamily(self._name, self._text, labels=self._labelnames)
+    def collect(self) -> Iterable[F]:
+        family = self._family()
         for values, each in self._series.items():
-            limits = [*map(floatToGoString, each.limits), "+Inf"]
-            family.add_metric(values, list(zip(limits, accumulate(each.counts), strict=True)), each.seconds)
+            self._add(family, values, each)
         return [family]
+
+    @abstractmethod
+    def _new(self) -> S: ...
+
+    @abstractmethod
+    def _family(self) -> F: ...
+
+    @abstractmethod
+    def _add(self, family: F, values: Sequence[str], series: S) -> None: ...
+
+
+class Timings(_ByLabels[Durations, HistogramMetricFamily]):
+    """Histogram of durations by labels."""
+
+    def _new(self) -> Durations:
+        return Durations()
+
+    def _family(self) -> HistogramMetricFamily:
+        return HistogramMetricFamily(self._name, self._text, labels=self._labelnames)
+
+    def _add(self, family: HistogramMetricFamily, values: Sequence[str], series: Durations) -> None:
+        limits = [*map(floatToGoString, series.limits), "+Inf"]
+        family.add_metric(values, list(zip(limits, accumulate(series.counts), strict=True)), series.seconds)
 
 
 @define
@@ -188,26 +215,17 @@ class Count:
         self.value += step
 
 
-class Counts(Collector):
-    """Counter by labels, as cheap as Timings and for the same reason."""
+class Counts(_ByLabels[Count, CounterMetricFamily]):
+    """Counter by labels."""
 
-    def __init__(self, name: str, text: str, *, labels: Sequence[str], registry: CollectorRegistry) -> None:
-        self._name, self._text, self._labelnames = name, text, labels
-        self._series: dict[tuple[str, ...], Count] = {}
-        registry.register(self)
+    def _new(self) -> Count:
+        return Count()
 
-    def labels(self, *values: str) -> Count:
-        """Returns the series of these values of the labels."""
-        return self._series.setdefault(values, Count())
+    def _family(self) -> CounterMetricFamily:
+        return CounterMetricFamily(self._name, self._text, labels=self._labelnames)
 
-    def describe(self) -> Iterable[CounterMetricFamily]:
-        return [CounterMetricFamily(self._name, self._text, labels=self._labelnames)]
-
-    def collect(self) -> Iterable[CounterMetricFamily]:
-        family = CounterMetricFamily(self._name, self._text, labels=self._labelnames)
-        for values, each in self._series.items():
-            family.add_metric(values, each.value)
-        return [family]
+    def _add(self, family: CounterMetricFamily, values: Sequence[str], series: Count) -> None:
+        family.add_metric(values, series.value)
 
 
 class NodeDurations:

@@ -15,9 +15,8 @@ from fleet.agent.join import CertificateExpired
 from fleet.agent.lease import HubLease
 from fleet.agent.managed_cluster_status import LOOKED_EVERY, Report, StatusWriter, is_accepted, is_denied, may_report, omission
 from fleet.agent.worker import Worker, wait_at_most
-from fleet.api.clusters import AVAILABLE, ManagedCluster, condition_of
+from fleet.api.clusters import ManagedCluster
 from fleet.api.resources import MANAGEDCLUSTERS
-from fleet.core.view import UNKNOWN
 from vkubelet.api.objects import Key, Unknown
 from vkubelet.client.rest import Client, Selection
 from vkubelet.control.backoff import Backoff
@@ -254,5 +253,4 @@ class Membership:
 
 def _occasion(cluster: ManagedCluster) -> tuple[object, ...]:
     """Returns what of a record causes a report at once when it changes."""
-    available = condition_of(cluster.conditions, AVAILABLE)
-    return may_report(cluster), cluster.meta.generation, available is not None and available.status == UNKNOWN
+    return may_report(cluster), cluster.meta.generation, cluster.is_unknown

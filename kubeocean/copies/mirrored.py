@@ -42,6 +42,7 @@ class Mirrored(ABC):
         self._hub, self._worker = scope.host.client, scope.worker.client
         self._clock = scope.host.clock
         self._mount = scope.worker.mount
+        self._shard = scope.shard
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self.controller: Controller[Key] = Controller(
             self._resource.plural, self.reconcile, workers=workers, clock=scope.host.clock, metrics=scope.host.metrics
@@ -145,7 +146,6 @@ class MirroredForPods(Mirrored):
         self._needed = naming.needed
         self._named_by_a_pod = naming.by_a_pod
         self._named_elsewhere = naming.elsewhere
-        self._shard = scope.shard
         self._unused: dict[Key, float] = {}
         """When each unused copy was first found unused."""
         self._unused_after = scope.settings.unused_copy_after

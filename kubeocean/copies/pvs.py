@@ -58,7 +58,6 @@ class VolumeReconciler(Mirrored):
         self._copy_secret = secret
         self._secret_released = secret_released
         self._named_elsewhere = named_elsewhere
-        self._shard = scope.shard
         self._claimed: dict[str, set[Key]] = {}
         super().__init__(scope, originals=originals, copies=self.copies, workers=4)
 

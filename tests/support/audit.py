@@ -66,7 +66,7 @@ class Audit:
 
 
 def entries(log: Path, *, since: int = 0, about: bytes = b"") -> Iterator[dict[str, Any]]:
-    """The entries of an audit log from a place that `end_of` told; `about` leaves out those in whose text it is not, which is fast."""
+    """The entries of an audit log from an offset that `end_of` returned; `about` leaves out those whose text lacks it, which is fast."""
     with log.open("rb") as lines:
         lines.seek(since)
         yield from whole_entries(lines, about=about)

@@ -282,7 +282,7 @@ def over_budget(lines: Mapping[str, int]) -> Iterator[str]:
 
 @cache
 def complaints() -> Mapping[Check, Sequence[str]]:
-    """What each check says of all files."""
+    """The complaints of each check about all files."""
     found: dict[Check, list[str]] = {check: [] for check in (*LIMITS, *RULES)}
     shipped = set(SHIPPED)
     for path in SOURCES:

@@ -7,9 +7,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TypeVar
 
 from tests.support.memory_api import MemoryApi
-from vkubelet.api.objects import Pod, PodRef
+from tests.unit.vkubelet.idle import Idle
 from vkubelet.errors import LeadershipLost, VKubeletError, first_error
-from vkubelet.provider import Host, PodReport
 from vkubelet.runtime import Runtime
 from vkubelet.server import ServerSettings
 from vkubelet.settings import HealthSettings, LeaderSettings, Settings
@@ -22,21 +21,6 @@ def test_first_error_of_nested_groups_is_the_one_that_ends_the_process() -> None
     lost = LeadershipLost("taken")
     group = BaseExceptionGroup("outer", [BaseExceptionGroup("inner", [lost]), VKubeletError("later")])
     assert first_error(group) is lost
-
-
-class Idle:
-    """A provider without nodes."""
-
-    async def run(self, host: Host) -> None:
-        host.nodes_complete()
-        await host.until_stopped()
-
-    async def sync_pod(self, pod: Pod) -> None: ...
-
-    async def delete_pod(self, pod: PodRef, grace: float) -> None: ...
-
-    async def list_pods(self, node: str) -> list[PodReport]:
-        return []
 
 
 class StopsWhileEntering(AsyncExitStack):

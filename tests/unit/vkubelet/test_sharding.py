@@ -10,14 +10,13 @@ import pytest
 from attrs import evolve
 
 from tests.support.memory_api import MemoryApi
+from tests.unit.vkubelet.idle import Idle
 from vkubelet.api.names import INSTANCE
-from vkubelet.api.objects import Pod, PodRef
 from vkubelet.cli import run_shards
 from vkubelet.clock import SystemClock
 from vkubelet.control.leader import DURATION, PERIOD
 from vkubelet.control.shards import Shard, shard_of
 from vkubelet.errors import SettingsError
-from vkubelet.provider import Host, PodReport
 from vkubelet.server import ServerSettings
 from vkubelet.settings import HealthSettings, LeaderSettings, Settings
 from vkubelet.sharding import ShardedReplica, ShardRuntime, WholeRuntime, _OfShards
@@ -29,21 +28,6 @@ ELECTED = Settings(
     leader=LeaderSettings(enabled=True), health=QUIET, server=ServerSettings(bind_address="127.0.0.1", certificate="self-signed")
 )
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
-
-
-class Idle:
-    """A provider without nodes."""
-
-    async def run(self, host: Host) -> None:
-        host.nodes_complete()
-        await host.until_stopped()
-
-    async def sync_pod(self, pod: Pod) -> None: ...
-
-    async def delete_pod(self, pod: PodRef, grace: float) -> None: ...
-
-    async def list_pods(self, node: str) -> list[PodReport]:
-        return []
 
 
 class Replica(ShardedReplica):

@@ -120,7 +120,7 @@ def apiserver(plane: Plane, options: Options) -> list[str]:
         "--profiling=false",
         f"--audit-policy-file={plane.config('audit-policy.yaml')}",
         f"--audit-log-path={plane.config('log/audit.log')}",
-        # Megabytes, as long as the plane runs: the default of 100 would start a new file under whoever reads it.
+        # Megabytes, as long as the plane runs: the default of 100 would start a new file while a test reads the old one.
         "--audit-log-maxsize=100000",
     ]
     if options.verify_kubelets:

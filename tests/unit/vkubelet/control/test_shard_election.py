@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
@@ -86,8 +86,10 @@ class World:
         await asyncio.wait({task})
         replica.serving.clear()
 
-    def lease(self, index: int) -> dict[str, object]:
-        return self.api.objects[f"{LEASES}/{Shard(index, 16).lease('leader')}"]
+    def notes(self, index: int) -> Mapping[str, str]:
+        """The annotations of the Lease of a shard."""
+        metadata = self.api.objects[f"{LEASES}/{Shard(index, 16).lease('leader')}"]["metadata"]
+        return metadata.get("annotations") or {}
 
 
 def test_replica_of_an_identity_has_neither_shard_nor_term() -> None:
@@ -100,7 +102,7 @@ async def test_one_replica_serves_every_shard_and_records_their_number() -> None
     async with world.replica("a", 4) as one:
         await world.clock.advance(3 * PERIOD)
         assert one.serving == {0, 1, 2, 3}
-        assert [world.lease(index)["metadata"]["annotations"] for index in range(4)] == [{COUNT: "4"}] * 4  # type: ignore[index]
+        assert [world.notes(index) for index in range(4)] == [{COUNT: "4"}] * 4
 
 
 async def test_shards_of_a_dead_replica_are_served_once_their_leases_expire() -> None:
@@ -133,8 +135,7 @@ async def test_shard_that_is_asked_for_goes_to_the_one_that_asked() -> None:
         holder.stops[index].set()
         await world.clock.advance(2 * PERIOD)
         assert index in asker.serving and index not in holder.serving
-        notes = world.lease(index)["metadata"]["annotations"]  # type: ignore[index]
-        assert notes == {COUNT: "2"}, "the request is fulfilled"
+        assert world.notes(index) == {COUNT: "2"}, "the request is fulfilled"
 
 
 async def test_released_shard_is_served_by_any_replica_when_the_one_that_asked_is_gone() -> None:
@@ -163,7 +164,7 @@ async def test_request_that_is_refused_disappears_from_the_lease() -> None:
             await world.clock.advance(2 * PERIOD)
             one.elections[1].refuse("b")
             await world.clock.advance(2 * PERIOD)
-            assert world.lease(1)["metadata"]["annotations"] == {COUNT: "2"}  # type: ignore[index]
+            assert world.notes(1) == {COUNT: "2"}
             assert one.serving == {0, 1}
 
 
@@ -240,7 +241,7 @@ async def test_a_leader_of_all_names_waits_for_shards_and_marks_nothing() -> Non
             old.stops[1].set()
             await world.clock.advance(20 * PERIOD)
             assert new.serving == {0}
-            assert not world.lease(0)["metadata"].get("annotations")  # type: ignore[attr-defined]
+            assert not world.notes(0)
 
 
 async def test_the_only_shard_writes_what_a_leader_writes_and_reads_one_lease_more() -> None:
