@@ -20,6 +20,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -48,21 +49,34 @@ class Interpreter:
         pipe = subprocess.PIPE
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         # It is not ended by the death of its parent, which would be that of a thread, but by the end of its input.
-        self._process = subprocess.Popen((sys.executable, "-m", __name__), env=environment, stdin=pipe, stdout=pipe, text=True)
+        self._stderr = os.memfd_create("interpreter")
+        command = (sys.executable, "-m", __name__)
+        self._process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=self._stderr, text=True)
         self._lock = threading.Lock()
         atexit.register(self._end)
 
     def ask(self, *question: Any) -> Any:
-        """Raises BrokenPipeError or ValueError when it is gone."""
+        """Raises RuntimeError when it cannot do it, or is gone."""
         assert self._process.stdin is not None and self._process.stdout is not None
         with self._lock:
-            print(json.dumps(question), file=self._process.stdin, flush=True)
-            return json.loads(self._process.stdout.readline())
+            try:
+                print(json.dumps(question), file=self._process.stdin, flush=True)
+                done, answer = json.loads(self._process.stdout.readline())
+            except (BrokenPipeError, ValueError):
+                raise RuntimeError(f"the interpreter ended with {self._process.wait(10)}: {self._said()}") from None
+        if not done:
+            raise RuntimeError(answer)
+        return answer
+
+    def _said(self) -> str:
+        return os.pread(self._stderr, 1 << 16, 0).decode(errors="replace")
 
     def _end(self) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.wait()
+        os.close(self._stderr)
 
 
 class Forked:
@@ -123,20 +137,31 @@ def _serve() -> None:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
+    codes: dict[int, int] = {}
     for line in sys.stdin:
         what, *rest = json.loads(line)
-        print(json.dumps(_fork(programs[rest[0]], *rest[1:]) if what == "fork" else _poll(*rest)), flush=True)
+        try:
+            answer = True, _fork(codes, programs[rest[0]], *rest[1:]) if what == "fork" else _poll(codes, *rest)
+        except OSError as error:
+            answer = False, f"{what}: {error}"
+        print(json.dumps(answer), flush=True)
 
 
-def _poll(pid: int) -> int | None:
-    found, status = os.waitpid(pid, os.WNOHANG)
-    return os.waitstatus_to_exitcode(status) if found else None
+def _poll(codes: dict[int, int], pid: int) -> int | None:
+    """Its exit code; who asks again, as two threads may at once, gets it again."""
+    if pid not in codes:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if not found:
+            return None
+        codes[pid] = os.waitstatus_to_exitcode(status)
+    return codes[pid]
 
 
-def _fork(main: Callable[[list[str]], None], *rest: Any) -> int:
+def _fork(codes: dict[int, int], main: Callable[[list[str]], None], *rest: Any) -> int:
     pid = os.fork()
     if pid == 0:
         _become(main, *rest)
+    codes.pop(pid, None)
     return pid
 
 
@@ -154,6 +179,21 @@ def _become(
     environment: Mapping[str, str],
     network: str,
 ) -> None:
+    """Never returns: what follows in the caller is for the interpreter only."""
+    code = 1
+    try:
+        _prepare(logs, directory, environment, network)
+        main(arguments)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _prepare(logs: list[str], directory: str, environment: Mapping[str, str], network: str) -> None:
     die_with_parent()
     if network:
         _enter(network)
@@ -169,16 +209,6 @@ def _become(
         os.dup2(nothing.fileno(), 0)
         os.dup2(written.fileno(), 1)
         os.dup2(complained.fileno(), 2)
-    code = 1
-    try:
-        main(arguments)
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
 
 
 if __name__ == "__main__":

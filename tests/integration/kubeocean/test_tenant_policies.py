@@ -18,6 +18,7 @@ from tests.integration.kubeocean.test_tenants import (
     for_user,
     prepare,
     ready_says,
+    refused,
     reviewer,
     spaces,
     status_of,
@@ -97,7 +98,11 @@ async def test_policies_of_the_hub_decide_in_the_namespaces_of_their_tenants(sce
     assert admits((one, "web"), (one, "plain")) and not admits((other, "front"), (one, "plain"))
     assert not admits((one, "quiet"), (one, "plain")) and admits((one, "web"), (other, "front")) is False
     assert admits((other, "rest"), (other, "front"))
-    assert (await condition(one, "NetworkPoliciesMirrored"))["reason"] == "Mirrored"
+
+    async def reported() -> bool:
+        return (await condition(one, "NetworkPoliciesMirrored")).get("reason") == "Mirrored"
+
+    await until(reported, "the condition, which is written after the policies")
 
     before = {each["metadata"]["uid"]: each["metadata"]["resourceVersion"] for each in judge.policies}
     made.program.kill()
@@ -187,17 +192,13 @@ async def test_the_identity_writes_no_policies_of_others_and_opens_no_egress_of_
         ("create one in the mount namespace", "POST", POLICIES.format(mount), body("mine", ours), "is forbidden"),
         ("list those of the cluster", "GET", "/apis/networking.k8s.io/v1/networkpolicies", None, "is forbidden"),
     ):
-        status, text = status_of(api, method, where, sent)
-        assert status == 403 and words in text, f"{what}: {status} {text}"
+        await refused(api, what, method, where, sent, words)
     assert status_of(api, "POST", path, body("mine", ours, policyTypes=["Egress"], egress=[{}]))[0] == 201
 
     await worker.kubectl("label", "namespace", space, "kubeocean.io/owner-limits-egress=true")
 
-    async def refused() -> bool:
-        status, text = status_of(api, "POST", f"{path}?dryRun=All", body("more", ours, policyTypes=["Egress"], egress=[{}]))
-        return status == 403 and "must not open the egress" in text
-
-    await eventually(refused, "the label takes effect")
+    more = body("more", ours, policyTypes=["Egress"], egress=[{}])
+    await refused(api, "open the egress", "POST", path, more, "must not open the egress")
     assert status_of(api, "POST", f"{path}?dryRun=All", body("more", ours, ingress=[{}]))[0] == 201
     assert status_of(api, "DELETE", f"{path}/mine")[0] == 200
 

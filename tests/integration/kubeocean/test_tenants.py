@@ -16,7 +16,7 @@ from tests.integration.kubeocean.test_services import Network, condition, until
 from tests.integration.kubeocean.test_unbinding import delete_binding, gone
 from tests.support.bound import Body, apply, get
 from tests.support.policies import Peer, plugin
-from tests.support.program import eventually
+from tests.support.program import eventually, holds
 from tests.support.stage import Stage
 from vkubelet.testing.cluster import CommandFailed
 
@@ -94,6 +94,16 @@ def status_of(api: k8s.ApiClient, method: str, path: str, body: Mapping[str, Any
         method, f"{api.configuration.host}{path}", headers=headers, body=json.dumps(body) if body else None
     )
     return answer.status, answer.data.decode(errors="replace")
+
+
+async def refused(api: k8s.ApiClient, what: str, method: str, path: str, body: Mapping[str, Any] | None, words: str) -> None:
+    """Wait until an API server, which learns of each admission policy at a time of its own, refuses the request, that is a dry run."""
+
+    def check() -> None:
+        status, text = status_of(api, method, f"{path}?dryRun=All", body)
+        assert status == 403 and words in text, f"{what}: {status} {text}"
+
+    await holds(check)
 
 
 async def test_two_tenants_with_equal_names_share_nothing_and_reach_nothing_of_each_other(scene: MakeScene) -> None:
@@ -242,8 +252,7 @@ async def test_a_named_namespace_without_pods_is_mirrored_once_it_is_prepared(sc
     token = (await worker.kubectl("create", "token", SYNCER, "-n", mount)).strip()
     api = reviewer(f"https://127.0.0.1:{worker.port}", str(worker.ca), token)
     for what, path, body, words in network_attempts(mount, space):
-        status, text = status_of(api, "POST", path, body)
-        assert status == 403 and words in text, f"{what}: {status} {text}"
+        await refused(api, what, "POST", path, body, words)
 
 
 def network_attempts(mount: str, space: str) -> list[tuple[str, str, Body, str]]:
@@ -322,11 +331,9 @@ async def test_namespaces_are_created_only_within_the_admission_policies(scene: 
     labelled = {"name": another, "labels": {TENANT_OF: "another"}}
     await apply(worker, *({"apiVersion": "v1", "kind": "Namespace", "metadata": each} for each in ({"name": foreign}, labelled)))
     for what, path, body, words in attempts(mount, space):
-        status, text = status_of(api, "POST", path, body)
-        assert status == 403 and words in text, f"{what}: {status} {text}"
+        await refused(api, what, "POST", path, body, words)
     for what, method, path, body, words in attempts_on_others(mount, foreign, another):
-        status, text = status_of(api, method, path, body)
-        assert status == 403 and words in text, f"{what}: {status} {text}"
+        await refused(api, what, method, path, body, words)
     kept = [await get(worker, "namespace", name) for name in (foreign, another)]
     assert all(each is not None and "deletionTimestamp" not in each["metadata"] for each in kept)
 
