@@ -15,7 +15,8 @@ _TICK: Final = 1.0
 _STANDSTILL: Final = 5.0
 """Seconds without a tick after which this process counts as suspended."""
 _SETTLED: Final = 10.0
-"""Seconds of the watch from which on the time of a renewal is compared: events that were missed arrive all at once."""
+"""Seconds after a break of the watch until the time of a renewal is compared again: events that were missed arrive all at once. At the start
+of the process there are none: it lists the Leases, and a change follows within milliseconds."""
 
 
 class Watching:
@@ -27,6 +28,7 @@ class Watching:
         self._clock = clock
         self._begin: tuple[datetime, float] | None = None
         self._ticked = self._resumed = clock.monotonic()
+        self._settles = self._ticked
         self.broken = False
 
     def now(self) -> datetime:
@@ -46,7 +48,7 @@ class Watching:
     @property
     def settled(self) -> bool:
         """Whether a renewal that arrives now was written just now."""
-        return self.lasts() >= _SETTLED
+        return self.continuous and self._clock.monotonic() >= self._settles
 
     async def next_break(self) -> None:
         """Returns when the next break is over."""
@@ -57,5 +59,6 @@ class Watching:
             self._ticked = self._clock.monotonic()
             if was_broken and self._informer.synced:
                 self.broken, self._resumed = False, self._ticked
+                self._settles = self._ticked + _SETTLED
                 return
             await self._clock.sleep(_TICK)

@@ -20,7 +20,7 @@ from attrs import frozen
 
 from tests.integration.kubeocean.leases import CLOSED
 from tests.integration.kubeocean.outages import SHORT
-from tests.support.bound import Body, Bound, apply, condition, delete, get, items
+from tests.support.bound import Body, Bound, apply, condition, delete, get, items, vacate
 from tests.support.cable import Cable
 from tests.support.device_plugin import DevicePlugin
 from tests.support.program import KUBECTL_TIMEOUT, eventually
@@ -100,7 +100,7 @@ def kitchen(hub: ControlPlane, worker: ControlPlane, tmp_path_factory: pytest.Te
 async def namespace(hub: ControlPlane) -> AsyncIterator[str]:
     name = await hub.namespace("cookbook")
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(delete, hub, "namespace", name, "--wait=false")
+        stack.push_async_callback(vacate, hub, name, workloads=True)
         yield name
 
 

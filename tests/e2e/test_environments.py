@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from attrs import frozen
 
-from tests.support.bound import apply, delete, items
+from tests.support.bound import apply, items, vacate
 from tests.support.dumps import parse
 from tests.support.environments import CASES, OBJECTS, body
 from tests.support.process_node import ProcessNode
@@ -116,7 +116,7 @@ async def test_forty_pods_see_as_processes_what_they_see_as_containers(
         nodes = {node["metadata"]["name"]: node for node in await items(worker, "nodes")}
         dumps = {name: parse(logs.get(name, "")).told(places(pod, nodes[pod["spec"]["nodeName"]])) for name, pod in pods.items()}
     finally:
-        await delete(worker, "namespace", pairs.namespace, "--wait=false")
+        await vacate(worker, pairs.namespace, workloads=True)
     found = [f"{case.name}: {line}" for case in CASES for line in dumps[f"{case.name}-{REAL}"].differences(dumps[f"{case.name}-{OURS}"])]
     assert not found, f"{len(found)} differences, first the container's, then the process's:\n" + "\n".join(found)
     assert sum(len(dump.env) + len(dump.files) for dump in dumps.values()) > 1000, "the pods have seen little"
@@ -139,4 +139,4 @@ async def test_a_pod_gets_no_groups_but_its_own_where_it_insists(worker: Control
         await worker.kubectl("-n", namespace, "wait", "pod/strict", "--for=jsonpath={.status.phase}=Succeeded", KUBECTL_TIMEOUT)
         assert await worker.kubectl("-n", namespace, "logs", "strict") == "65534 4711\n"
     finally:
-        await delete(worker, "namespace", namespace, "--wait=false")
+        await vacate(worker, namespace, workloads=True)

@@ -19,7 +19,7 @@ from attrs import frozen
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.background import background
-from tests.support.bound import Body, Bound, apply, delete, get, items, physical, pod, running
+from tests.support.bound import Body, Bound, apply, delete, get, items, physical, pod, running, vacate
 from tests.support.pages import Shell, block
 from tests.support.program import LONG, Program, eventually
 from vkubelet.api.quantity import Quantity
@@ -238,7 +238,7 @@ async def autoscaled(scene: Scene) -> Scaled:
         return said if any(each.startswith("New size: 1;") and "below target" in each for each in said) else None
 
     events = await eventually(told, "the autoscaler tells of its last step", every=0.5)
-    await delete(hub, "namespace", namespace, "--wait=false")
+    await vacate(hub, namespace, workloads=True)
     return Scaled(len(top), len(end), events)
 
 

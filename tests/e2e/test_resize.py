@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.support.bound import Bound, apply, delete, get, items, physical, pod, running
+from tests.support.bound import Bound, apply, get, items, physical, pod, running, vacate
 from tests.support.program import eventually
 from tests.support.witness import watching
 from vkubelet.testing.cluster import WorkerNode
@@ -81,7 +81,7 @@ async def test_container_has_other_limits_after_a_resize_and_goes_on(leased: Bou
         return {"ResizeCompleted", "ResizeInfeasible"} <= {event["reason"] for event in await items(hub, "events", "-n", namespace)}
 
     await eventually(told_by_events, "events tell of the resizes")
-    await delete(hub, "namespace", namespace, "--wait=false")
+    await vacate(hub, namespace, workloads=True)
 
 
 async def infeasible(leased: Bound, namespace: str) -> Any:

@@ -18,7 +18,7 @@ import aiohttp
 import pytest
 
 from tests.support.background import background
-from tests.support.bound import Body, Bound, apply, delete, get, items, physical, pod, running
+from tests.support.bound import Body, Bound, apply, get, items, physical, pod, running, vacate
 from tests.support.program import KUBECTL_TIMEOUT, eventually
 from vkubelet.testing.cluster import CommandFailed, WorkerNode
 
@@ -51,7 +51,7 @@ async def fired_twice(leased: Bound, node: WorkerNode) -> list[Body]:
     ended = [each for each in await items(leased.hub, "pods", "-n", namespace) if each["status"]["phase"] == "Succeeded"]
     assert len(ended) >= 2 and {each["spec"]["nodeName"] for each in ended} == {leased.vnode(node.name)}
     assert all(each["metadata"]["annotations"]["kubeocean.io/physical-pod-uid"] for each in ended), "they ran in the worker"
-    await delete(leased.hub, "namespace", namespace, "--wait=false")
+    await vacate(leased.hub, namespace, workloads=True)
     return out
 
 
@@ -80,7 +80,7 @@ async def test_job_tries_again_in_the_same_pod_and_in_another_and_completes_or_f
     failed = await items(hub, "pods", "-n", namespace, "-l", "job-name=hopeless")
     codes = [each["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] for each in failed]
     assert codes == [4, 4] and {each["status"]["phase"] for each in failed} == {"Failed"}
-    await delete(hub, "namespace", namespace, "--wait=false")
+    await vacate(hub, namespace, workloads=True)
 
 
 async def ready_addresses(leased: Bound, namespace: str) -> list[str]:
@@ -137,7 +137,7 @@ async def test_deployment_rolls_without_one_failed_request(leased: Bound, worker
         for each in (follow(), ask(), ask(), roll()):
             group.create_task(each)
     print(f"{sum(seen.values())} requests to {len(seen)} pods, none failed")
-    await delete(hub, "namespace", namespace, "--wait=false")
+    await vacate(hub, namespace, workloads=True)
 
 
 async def test_budget_blocks_an_eviction_until_there_is_room(leased: Bound, worker_node: WorkerNode) -> None:
@@ -187,7 +187,7 @@ async def test_budget_blocks_an_eviction_until_there_is_room(leased: Bound, work
         return there is None and await get(hub, "pod", name, "-n", namespace) is None
 
     await eventually(gone, "the evicted pod has ended in both clusters")
-    await delete(hub, "namespace", namespace, "--wait=false")
+    await vacate(hub, namespace, workloads=True)
 
 
 @pytest.mark.last

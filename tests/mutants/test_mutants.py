@@ -6,15 +6,14 @@ and a module that cannot be imported are failures of the mutant.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.faults.planted import copy_to
+from tests.support.warm import run_in_tree
 
 ROOT = Path(__file__).parents[2]
 PATCHES = sorted(Path(__file__).parent.glob("*.patch"))
@@ -51,16 +50,10 @@ def mutant(patch: Path, tree: Path) -> Path:
 def test_mutant_is_caught_by_the_test_it_names(patch: Path, tmp_path: Path) -> None:
     name = header(patch, "Caught-by")
     tree = mutant(patch, tmp_path / "tree")
-    paths = os.pathsep.join([str(tree), str(tree / ".editable")])
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", *SPARED, f"--timeout={SECONDS}", name],
-        cwd=tree,
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == 1, f"{name} ended with {ended.returncode}, expected a failure:\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}"
-    assert f"FAILED {name}" in ended.stdout, f"{name} did not fail by itself:\n{ended.stdout[-2000:]}"
+    flags = ("-q", "-x", *SPARED, f"--timeout={SECONDS}")
+    code, said = run_in_tree("pytest", *flags, name, tree=tree, paths=[tree, tree / ".editable"], seconds=2 * SECONDS)
+    assert code == 1, f"{name} ended with {code}, expected a failure:\n{said[-4000:]}"
+    assert f"FAILED {name}" in said, f"{name} did not fail by itself:\n{said[-4000:]}"
 
 
 def test_every_class_of_defect_has_a_mutant() -> None:

@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -107,8 +107,13 @@ class Program:
         return [json.loads(line) for line in self.text().rpartition("\n")[0].splitlines() if line.startswith("{")]
 
 
-async def eventually(check: Callable[[], Any], what: str, *, seconds: float = PATIENCE, every: float = 0.1) -> Any:
-    """The first true value `check` returns; coroutines are awaited. AssertionError naming `what` after `seconds`."""
+async def eventually(
+    check: Callable[[], Any], what: str, *, seconds: float = PATIENCE, every: float = 0.1, by: Iterable[Program] = ()
+) -> Any:
+    """The first true value `check` returns; coroutines are awaited.
+
+    AssertionError after `seconds`, naming `what`, and the last lines of the programs by which it was to come.
+    """
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     last: Any = None
@@ -119,7 +124,7 @@ async def eventually(check: Callable[[], Any], what: str, *, seconds: float = PA
         if last:
             return last
         if loop.time() >= end:
-            raise AssertionError(f"not within {seconds:g} s: {what} (last: {last!r})")
+            raise AssertionError("\n".join((f"not within {seconds:g} s: {what} (last: {last!r})", *(each.tail() for each in by))))
         await asyncio.sleep(every)
 
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from attrs import define, field, frozen
 
-from tests.support.bound import Body, apply, delete
+from tests.support.bound import Body, apply, vacate
 from tests.support.moments import moments_of
 from tests.support.program import KUBECTL_TIMEOUT, PATIENCE, eventually
 from tests.support.witness import Record, Seen, watching
@@ -314,7 +314,7 @@ Scene = Callable[[Sides], Awaitable[Any]]
 
 @asynccontextmanager
 async def side_by_side(plane: ControlPlane, told: Told, *, real: str, ours: str) -> AsyncIterator[Sides]:
-    """For nodes of these names; the namespaces go with the block."""
+    """For nodes of these names; what runs in the namespaces ends with the block."""
     made = []
     try:
         for name, node in (("real", real), ("process", ours)):
@@ -323,7 +323,8 @@ async def side_by_side(plane: ControlPlane, told: Told, *, real: str, ours: str)
             await plane.kubectl("wait", "--for=create", "configmap/kube-root-ca.crt", "-n", made[-1].namespace, KUBECTL_TIMEOUT)
         yield Sides(*made)
     finally:
-        await delete(plane, "namespace", *(side.namespace for side in made), "--wait=false")
+        for side in made:
+            await vacate(plane, side.namespace, workloads=True)
 
 
 def pretty(one: object, other: object) -> str:

@@ -1,6 +1,7 @@
-"""Our programs without the second of CPU that their imports take.
+"""Our programs, and modules of a copied tree, without the second of CPU that their imports take.
 
-Invariant: each start is a process of its own, forked from an interpreter that has imported the programs and done nothing else.
+Invariant: each start is a process of its own, forked from an interpreter that has imported the programs, or what a copied tree needs of
+others, and done nothing else.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import importlib
 import json
 import os
 import random
+import runpy
 import signal
 import subprocess
 import sys
@@ -19,7 +21,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -31,7 +33,15 @@ _LATER = (
     *("vkubelet_providers.minimal", "vkubelet_providers.mock", "vkubelet_providers.process"),
 )
 """What a program imports when it knows its settings or its command."""
+_LIBRARIES = (
+    *("_pytest.config", "_pytest.python", "_pytest.terminal", "hypothesis", "uvloop"),
+    *("aiohttp.web", "attrs", "jinja2", "msgspec", "prometheus_client", "pydantic", "typer.main", "yaml"),
+    *("cryptography.x509", "cryptography.hazmat.primitives.asymmetric.rsa", "kubernetes.client"),
+)
+"""What modules of any tree import that is none of ours."""
 
+_MODULE = "module "
+"""Before the name of one, where a program is named."""
 _EVERY = 0.02
 _PR_SET_PDEATHSIG = 1
 _NEWNET = 0x40000000
@@ -45,12 +55,12 @@ def die_with_parent() -> None:
 class Interpreter:
     """It forks as often as it is asked to, and ends with the process that has started it, as do those it has forked."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "programs", **environment: str) -> None:
         pipe = subprocess.PIPE
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
         # It is not ended by the death of its parent, which would be that of a thread, but by the end of its input.
         self._stderr = os.memfd_create("interpreter")
-        command = (sys.executable, "-m", __name__)
+        command = (sys.executable, "-m", __name__, what)
         self._process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=self._stderr, text=True)
         self._lock = threading.Lock()
         atexit.register(self._end)
@@ -121,19 +131,36 @@ def fork(program: str, *args: str, log: Path, env: Mapping[str, str], errors: Pa
     return Forked(interpreter, interpreter.ask("fork", program, args, logs, os.getcwd(), dict(env), str(network or "")))
 
 
+def run_in_tree(module: str, *args: str, tree: Path, paths: Sequence[Path], seconds: float) -> tuple[int, str]:
+    """`python -m MODULE ARGS` in a copied tree, with these paths before all others and a fixed hash seed: its exit code, and what it wrote.
+
+    Raises subprocess.TimeoutExpired.
+    """
+    interpreter = _interpreter("libraries", PYTHONHASHSEED="0")
+    with tempfile.NamedTemporaryFile() as log:
+        environment = {**os.environ, "PYTHONHASHSEED": "0"}
+        where = [str(path) for path in paths]
+        pid = interpreter.ask("fork", f"{_MODULE}{module}", [*where, "--", *args], [log.name, log.name], str(tree), environment, "")
+        ended = Forked(interpreter, pid)
+        try:
+            return ended.wait(seconds), Path(log.name).read_text(errors="replace")
+        finally:
+            ended.kill()
+
+
 @cache
-def _interpreter() -> Interpreter:
-    return Interpreter()
+def _interpreter(what: str = "programs", **environment: str) -> Interpreter:
+    return Interpreter(what, **environment)
 
 
 # --- Inside of the interpreter ---------------------------------------------------------------------------------------------------------
 
 
-def _serve() -> None:
+def _serve(what: str) -> None:
     # Ctrl-C is for the tests, which end what they have started.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    programs = {name: importlib.import_module(f"{name}.cli").main for name in PROGRAMS}
-    for name in _LATER:
+    programs = {name: importlib.import_module(f"{name}.cli").main for name in PROGRAMS} if what == "programs" else {}
+    for name in _LATER if programs else _LIBRARIES:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
@@ -141,7 +168,7 @@ def _serve() -> None:
     for line in sys.stdin:
         what, *rest = json.loads(line)
         try:
-            answer = True, _fork(codes, programs[rest[0]], *rest[1:]) if what == "fork" else _poll(codes, *rest)
+            answer = True, _fork(codes, programs.get(rest[0]) or _module(rest[0]), *rest[1:]) if what == "fork" else _poll(codes, *rest)
         except OSError as error:
             answer = False, f"{what}: {error}"
         print(json.dumps(answer), flush=True)
@@ -163,6 +190,19 @@ def _fork(codes: dict[int, int], main: Callable[[list[str]], None], *rest: Any) 
         _become(main, *rest)
     codes.pop(pid, None)
     return pid
+
+
+def _module(name: str) -> Callable[[list[str]], None]:
+    def run(arguments: list[str]) -> None:
+        end = arguments.index("--")
+        # Those of the tree are other modules.
+        for each in [each for each in sys.modules if each.partition(".")[0] == "tests"]:
+            del sys.modules[each]
+        sys.path[:0] = arguments[:end]
+        sys.argv = [name, *arguments[end + 1 :]]
+        runpy.run_module(name.removeprefix(_MODULE), run_name="__main__", alter_sys=True)
+
+    return run
 
 
 def _enter(network: str) -> None:
@@ -212,4 +252,4 @@ def _prepare(logs: list[str], directory: str, environment: Mapping[str, str], ne
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(sys.argv[1])

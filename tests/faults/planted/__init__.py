@@ -20,6 +20,8 @@ from pathlib import Path
 
 from attrs import frozen
 
+from tests.support.warm import run_in_tree
+
 ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent
 INDEPENDENT = HERE.parent / "independent"
@@ -27,9 +29,11 @@ INDEPENDENT = HERE.parent / "independent"
 PAGE = ROOT / "docs" / "reference" / "reliability.md"
 _TABLE = r"(?<=<!-- {0}: made by `make docs` from the patches -->\n).*?(?=<!-- end of {0} -->)"
 _RECORDED = ("Found-by: ", "Found-after: ", "Oracle: ")
-COPIED = (".editable", "fleet", "kubeocean", "providers", "pyproject.toml", "tests/__init__.py", "tests/faults", "vkubelet")
+COPIED = (".editable", "fleet", "kubeocean", "providers", "pyproject.toml", "tests/faults", "vkubelet")
 UNFINISHED = shutil.ignore_patterns("*.pyc.*")
 """Bytecode that a process beside is writing, which may be gone before it is copied."""
+LONGEST = 3600.0
+"""Seconds that a campaign in a copied tree may take."""
 DEFAULT_SEED = 1
 DEFAULT_SCHEDULES = 1200
 """The bounded campaign of `make test`: each write site with each kind of fault once, the other faults of each scenario once, and some write
@@ -98,16 +102,10 @@ def tree(planted: Planted) -> Iterator[Path]:
 
 def in_tree(place: Path, *arguments: str) -> list[str]:
     """Runs `python -m tests.faults.planted.find` in a tree; returns its last line as JSON: a schedule, and what was found."""
-    paths = os.pathsep.join([str(place), str(place / ".editable")])
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.faults.planted.find", *arguments],
-        cwd=place,
-        env={**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": "0"},
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == 0, f"the simulation failed in {place}:\n{ended.stdout[-2000:]}{ended.stderr[-4000:]}"
-    found: list[str] = json.loads(ended.stdout.splitlines()[-1])
+    paths = [place, place / ".editable"]
+    code, said = run_in_tree("tests.faults.planted.find", *arguments, tree=place, paths=paths, seconds=LONGEST)
+    assert code == 0, f"the simulation failed in {place}:\n{said[-4000:]}"
+    found: list[str] = json.loads(said.splitlines()[-1])
     return found
 
 

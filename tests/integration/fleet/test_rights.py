@@ -186,7 +186,7 @@ async def test_f_59_a_right_that_the_hub_lacks_is_named_and_missed_until_it_is_b
             await set_rules(prepared, narrowed(role, check))
             await eventually(partial(may, prepared, check, False), f"{check} is forbidden")
             await admin.create(CLUSTERS, managed(name))
-            await eventually(partial(refused, audit, check), f"{check} is used\n{program.tail()}")
+            await eventually(partial(refused, audit, check), f"{check} is used", by=[program])
             assert await admin.get(f"{MEMBERS}/{name}") is None or check.verb == "patch"
             await eventually(lambda check=check: what(check) in program.text(), "the log names it")
         finally:

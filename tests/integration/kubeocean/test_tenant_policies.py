@@ -18,14 +18,12 @@ from tests.integration.kubeocean.test_tenants import (
     for_user,
     prepare,
     ready_says,
-    refused,
-    reviewer,
     spaces,
-    status_of,
     tenants,
 )
 from tests.integration.kubeocean.test_unbinding import delete_binding, gone
 from tests.support.bound import Body, apply, get
+from tests.support.holder import Holder
 from tests.support.policies import Peer, plugin
 from tests.support.program import eventually
 from tests.support.stage import Stage, physical_name
@@ -69,6 +67,16 @@ async def start(stage: Stage, **labels: str) -> None:
         await stage.running(name)
 
 
+async def reason_of_true(stage: Stage) -> str:
+    """Wait for the condition, which is written after the policies; its reason."""
+
+    async def reason() -> str:
+        found = await condition(stage, "NetworkPoliciesMirrored")
+        return str(found["reason"]) if found.get("status") == "True" else ""
+
+    return str(await until(reason, "the condition is true"))
+
+
 async def test_policies_of_the_hub_decide_in_the_namespaces_of_their_tenants(scene: MakeScene) -> None:
     made = await tenants(scene)
     hub, worker = made.bound.hub, made.bound.worker
@@ -98,11 +106,7 @@ async def test_policies_of_the_hub_decide_in_the_namespaces_of_their_tenants(sce
     assert admits((one, "web"), (one, "plain")) and not admits((other, "front"), (one, "plain"))
     assert not admits((one, "quiet"), (one, "plain")) and admits((one, "web"), (other, "front")) is False
     assert admits((other, "rest"), (other, "front"))
-
-    async def reported() -> bool:
-        return (await condition(one, "NetworkPoliciesMirrored")).get("reason") == "Mirrored"
-
-    await until(reported, "the condition, which is written after the policies")
+    assert await reason_of_true(one) == "Mirrored"
 
     before = {each["metadata"]["uid"]: each["metadata"]["resourceVersion"] for each in judge.policies}
     made.program.kill()
@@ -157,11 +161,7 @@ async def test_what_is_not_carried_over_is_closed_and_named(scene: MakeScene) ->
     await worker.kubectl("patch", "networkpolicy", ISOLATION, "-n", space, "--type=merge", "-p", json.dumps({"spec": old}))
     await says(f"NetworkPolicy {space}/{ISOLATION} of the worker allows connections beside those")
     await hub.kubectl("delete", "networkpolicy", "odd", "-n", stage.namespace)
-
-    async def cleared() -> bool:
-        return (await condition(stage, "NetworkPoliciesMirrored")).get("status") == "True"
-
-    await until(cleared, "the condition is true")
+    assert await reason_of_true(stage)
 
 
 async def test_the_identity_writes_no_policies_of_others_and_opens_no_egress_of_theirs(scene: MakeScene) -> None:
@@ -171,7 +171,7 @@ async def test_the_identity_writes_no_policies_of_others_and_opens_no_egress_of_
     space = await prepare(made, stage)
     await apply(worker, policy("theirs", space))
     token = (await worker.kubectl("create", "token", SYNCER, "-n", mount)).strip()
-    api = reviewer(f"https://127.0.0.1:{worker.port}", str(worker.ca), token)
+    api = Holder(worker, token)
     ours = {"kubeocean.io/managed-by": "kubeocean"}
 
     def body(name: str, labels: Mapping[str, str], **spec: Any) -> Body:
@@ -192,15 +192,15 @@ async def test_the_identity_writes_no_policies_of_others_and_opens_no_egress_of_
         ("create one in the mount namespace", "POST", POLICIES.format(mount), body("mine", ours), "is forbidden"),
         ("list those of the cluster", "GET", "/apis/networking.k8s.io/v1/networkpolicies", None, "is forbidden"),
     ):
-        await refused(api, what, method, where, sent, words)
-    assert status_of(api, "POST", path, body("mine", ours, policyTypes=["Egress"], egress=[{}]))[0] == 201
+        await api.is_refused(what, method, where, sent, words)
+    assert api.asks("POST", path, body("mine", ours, policyTypes=["Egress"], egress=[{}]))[0] == 201
 
     await worker.kubectl("label", "namespace", space, "kubeocean.io/owner-limits-egress=true")
 
     more = body("more", ours, policyTypes=["Egress"], egress=[{}])
-    await refused(api, "open the egress", "POST", path, more, "must not open the egress")
-    assert status_of(api, "POST", f"{path}?dryRun=All", body("more", ours, ingress=[{}]))[0] == 201
-    assert status_of(api, "DELETE", f"{path}/mine")[0] == 200
+    await api.is_refused("open the egress", "POST", path, more, "must not open the egress")
+    assert api.asks("POST", f"{path}?dryRun=All", body("more", ours, ingress=[{}]))[0] == 201
+    assert api.asks("DELETE", f"{path}/mine")[0] == 200
 
 
 async def test_where_rights_are_missing_pods_run_and_the_condition_names_them(scene: MakeScene) -> None:

@@ -7,16 +7,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from kubernetes import client as k8s
-
 from kubeocean.rbac.permissions import SYNCER, worker_guards, worker_objects
 from kubeocean.rbac.tenants import tenant_guards, tenant_objects, wide_objects
 from tests.integration.kubeocean.conftest import MakeScene, Scene
 from tests.integration.kubeocean.test_services import Network, condition, until
 from tests.integration.kubeocean.test_unbinding import delete_binding, gone
 from tests.support.bound import Body, apply, get
+from tests.support.holder import Holder
 from tests.support.policies import Peer, plugin
-from tests.support.program import eventually, holds
+from tests.support.program import eventually
 from tests.support.stage import Stage
 from vkubelet.testing.cluster import CommandFailed
 
@@ -77,35 +76,6 @@ async def spaces(scene: Scene, kind: str) -> dict[str, list[str]]:
     return out
 
 
-def reviewer(server: str, ca: str, token: str) -> k8s.ApiClient:
-    configuration = k8s.Configuration()
-    configuration.host, configuration.ssl_ca_cert = server, ca
-    configuration.api_key, configuration.api_key_prefix = {"authorization": token}, {"authorization": "Bearer"}
-    return k8s.ApiClient(configuration)
-
-
-def status_of(api: k8s.ApiClient, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, str]:
-    """The answer of an API server to a raw request."""
-    kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-    headers = {"Accept": "application/json", "Content-Type": kind}
-    token = api.configuration.api_key["authorization"]
-    headers["Authorization"] = f"Bearer {token}"
-    answer = api.rest_client.pool_manager.request(
-        method, f"{api.configuration.host}{path}", headers=headers, body=json.dumps(body) if body else None
-    )
-    return answer.status, answer.data.decode(errors="replace")
-
-
-async def refused(api: k8s.ApiClient, what: str, method: str, path: str, body: Mapping[str, Any] | None, words: str) -> None:
-    """Wait until an API server, which learns of each admission policy at a time of its own, refuses the request, that is a dry run."""
-
-    def check() -> None:
-        status, text = status_of(api, method, f"{path}?dryRun=All", body)
-        assert status == 403 and words in text, f"{what}: {status} {text}"
-
-    await holds(check)
-
-
 async def test_two_tenants_with_equal_names_share_nothing_and_reach_nothing_of_each_other(scene: MakeScene) -> None:
     made = await tenants(scene)
     one, other = [await Stage.of(made.bound, made.nodes) for _ in range(2)]
@@ -150,8 +120,8 @@ async def test_two_tenants_with_equal_names_share_nothing_and_reach_nothing_of_e
 def assert_opens_nothing(scene: Scene, token: str, *, spaces: list[str], at_home: str) -> None:
     """The token of a pod opens no Secret and no Service of the other tenant in the hub, and nothing in the worker."""
     hub, worker = scene.bound.hub, scene.bound.worker
-    away = reviewer(f"https://127.0.0.1:{worker.port}", str(worker.ca), token)
-    home = reviewer(f"https://127.0.0.1:{hub.port}", str(hub.ca), token)
+    away = Holder(worker, token)
+    home = Holder(hub, token)
     tokens = f"/api/v1/namespaces/{at_home}/serviceaccounts/default/token"
     for method, path in (
         ("GET", f"/api/v1/namespaces/{at_home}/secrets/same"),
@@ -161,10 +131,10 @@ def assert_opens_nothing(scene: Scene, token: str, *, spaces: list[str], at_home
         ("GET", "/api/v1/namespaces/default/pods"),
     ):
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}} if path == tokens else None
-        assert status_of(home, method, path, body)[0] == 403, "known to the hub, with no rights"
+        assert home.asks(method, path, body)[0] == 403, "known to the hub, with no rights"
     for name in spaces:
         for kind in ("secrets", "services", "pods"):
-            assert status_of(away, "GET", f"/api/v1/namespaces/{name}/{kind}")[0] == 401
+            assert away.asks("GET", f"/api/v1/namespaces/{name}/{kind}")[0] == 401
 
 
 async def versions(scene: Scene, spaces: list[str]) -> dict[str, str]:
@@ -250,9 +220,9 @@ async def test_a_named_namespace_without_pods_is_mirrored_once_it_is_prepared(sc
 
     worker, mount = made.bound.worker, made.bound.mount
     token = (await worker.kubectl("create", "token", SYNCER, "-n", mount)).strip()
-    api = reviewer(f"https://127.0.0.1:{worker.port}", str(worker.ca), token)
+    api = Holder(worker, token)
     for what, path, body, words in network_attempts(mount, space):
-        await refused(api, what, "POST", path, body, words)
+        await api.is_refused(what, "POST", path, body, words)
 
 
 def network_attempts(mount: str, space: str) -> list[tuple[str, str, Body, str]]:
@@ -326,14 +296,14 @@ async def test_namespaces_are_created_only_within_the_admission_policies(scene: 
     assert await get(worker, "networkpolicy", "kubeocean-tenant", "-n", space) is not None
 
     token = (await worker.kubectl("create", "token", SYNCER, "-n", mount)).strip()
-    api = reviewer(f"https://127.0.0.1:{worker.port}", str(worker.ca), token)
+    api = Holder(worker, token)
     foreign, another = f"{mount}-foreign", f"{mount}-another"
     labelled = {"name": another, "labels": {TENANT_OF: "another"}}
     await apply(worker, *({"apiVersion": "v1", "kind": "Namespace", "metadata": each} for each in ({"name": foreign}, labelled)))
     for what, path, body, words in attempts(mount, space):
-        await refused(api, what, "POST", path, body, words)
+        await api.is_refused(what, "POST", path, body, words)
     for what, method, path, body, words in attempts_on_others(mount, foreign, another):
-        await refused(api, what, method, path, body, words)
+        await api.is_refused(what, method, path, body, words)
     kept = [await get(worker, "namespace", name) for name in (foreign, another)]
     assert all(each is not None and "deletionTimestamp" not in each["metadata"] for each in kept)
 

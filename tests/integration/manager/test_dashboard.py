@@ -43,7 +43,7 @@ async def test_a_standby_replica_serves_the_dashboard_to_whom_the_cluster_knows(
     binding = bind()
     shown = {"enabled": True, "server": {"bind_address": "127.0.0.1", "port": port}}
     with computing.manager("shown", dashboard=shown) as standby:
-        await eventually(lambda: got(port, "/")[0] == 401, f"the dashboard is served\n{standby.tail()}")
+        await eventually(lambda: got(port, "/")[0] == 401, "the dashboard is served", by=[standby])
         assert got(port, "/", "not.a.token") == (401, "Unauthorized")
 
         def page() -> str:

@@ -28,9 +28,9 @@ def brief(peer: PeerHub) -> Iterator[PeerHub]:
 
 
 async def joined(laptop: AgentScene, peer: PeerHub, program: Program) -> None:
-    await eventually(lambda: peer.decide(laptop.cluster), f"a request\n{program.tail()}")
+    await eventually(lambda: peer.decide(laptop.cluster), "a request", by=[program])
     peer.accept(laptop.cluster, seconds=1)
-    await eventually(lambda: JOINED in peer.conditions(laptop.cluster), f"joined\n{program.tail()}")
+    await eventually(lambda: JOINED in peer.conditions(laptop.cluster), "joined", by=[program])
 
 
 def end_of(laptop: AgentScene) -> float:
@@ -48,8 +48,8 @@ async def test_f_110_a_certificate_is_renewed_without_a_failed_request(scene: Ma
         audit = Audit(brief.cluster, f"system:open-cluster-management:{name}:{agent}")
         for _ in range(2):
             before = end_of(laptop)
-            await eventually(lambda: brief.decide(name), f"the next request\n{program.tail()}", seconds=2 * LIFE)
-            await eventually(lambda: end_of(laptop) > before, f"the next certificate\n{program.tail()}")  # noqa: B023
+            await eventually(lambda: brief.decide(name), "the next request", seconds=2 * LIFE, by=[program])
+            await eventually(lambda: end_of(laptop) > before, "the next certificate", by=[program])  # noqa: B023
         renewed = brief.lease(name)["renewTime"]
         await eventually(lambda: brief.lease(name)["renewTime"] > renewed, "the Lease is renewed")
         requests = brief.requests(name)
@@ -67,11 +67,11 @@ async def test_f_110_after_its_end_the_cluster_asks_again_with_the_bootstrap_tok
     name = laptop.cluster
     with laptop.program() as program:
         await joined(laptop, brief, program)
-        await eventually(lambda: brief.pending(name), f"the renewal\n{program.tail()}", seconds=2 * LIFE)
-        await eventually(lambda: "has not renewed the certificate" in program.text(), f"the warning\n{program.tail()}", seconds=2 * LIFE)
-        await eventually(lambda: "joins again" in program.text(), f"its end\n{program.tail()}", seconds=2 * LIFE)
-        await eventually(lambda: "not approved" in laptop.ready(), f"it asks again\n{program.tail()}")
+        await eventually(lambda: brief.pending(name), "the renewal", seconds=2 * LIFE, by=[program])
+        await eventually(lambda: "has not renewed the certificate" in program.text(), "the warning", seconds=2 * LIFE, by=[program])
+        await eventually(lambda: "joins again" in program.text(), "its end", seconds=2 * LIFE, by=[program])
+        await eventually(lambda: "not approved" in laptop.ready(), "it asks again", by=[program])
         brief.decide(name)
-        await eventually(lambda: laptop.ready() == "ok", f"joined again\n{program.tail()}")
+        await eventually(lambda: laptop.ready() == "ok", "joined again", by=[program])
         assert program.alive
     brief.remove(name)

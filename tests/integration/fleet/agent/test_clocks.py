@@ -22,9 +22,9 @@ async def test_f_131_a_worker_joins_and_lives_with_a_clock_an_hour_off(scene: Ma
     file.write_text(str(ahead))
     usual = laptop.program()
     with Program("tests.support.shifted", str(file), "fleet", *usual.arguments, log=tmp_path / "shifted.log") as program:
-        await eventually(lambda: peer.decide(name), f"a request\n{program.tail()}")
+        await eventually(lambda: peer.decide(name), "a request", by=[program])
         peer.accept(name, seconds=1)
-        await eventually(lambda: "ManagedClusterJoined" in peer.conditions(name), f"joined\n{program.tail()}")
+        await eventually(lambda: "ManagedClusterJoined" in peer.conditions(name), "joined", by=[program])
         first = await eventually(lambda: peer.lease(name).get("renewTime"), "the Lease is renewed")
         await eventually(lambda: peer.lease(name)["renewTime"] > first, "it is renewed again")
         off = (parse_rfc3339(first) - datetime.now(UTC)).total_seconds()

@@ -66,11 +66,11 @@ async def test_f_12_f_13_f_14_three_lines_join_a_worker(scene: MakeScene, owners
     laptop, peer = await scene(bootstrap=""), owners.peer
     name = laptop.cluster
     with Program("fleet", *owners.join(laptop), log=tmp_path / "join.log") as join:
-        await eventually(lambda: "the agent has not created its record" in join.text(), f"it waits for the agent\n{join.tail()}")
+        await eventually(lambda: "the agent has not created its record" in join.text(), "it waits for the agent", by=[join])
         assert "Adds up the resources of the cluster" in join.text() and "<hidden>" in join.text()
         assert settings_of(laptop) == {"cluster": name, "namespace": laptop.namespace}
         with laptop.program() as agent:
-            await eventually(lambda: f"on the hub run: fleet accept {name}" in join.text(), f"unapproved\n{join.tail()}\n{agent.tail()}")
+            await eventually(lambda: f"on the hub run: fleet accept {name}" in join.text(), "unapproved", by=[join, agent])
             accepted = await fleet("accept", name, "--yes", *owners.hub)
             assert accepted.code == 0, accepted.stderr
             for words in (
@@ -79,9 +79,9 @@ async def test_f_12_f_13_f_14_three_lines_join_a_worker(scene: MakeScene, owners
             ):
                 assert words in accepted.stdout.decode()
             assert "public key   sha256:" in accepted.stdout.decode() and (peer.record(name) or {})["spec"]["hubAcceptsClient"]
-            await eventually(lambda: "has not prepared its namespace" in join.text(), f"unprepared\n{join.tail()}")
+            await eventually(lambda: "has not prepared its namespace" in join.text(), "unprepared", by=[join])
             peer.accept(name)
-            await eventually(lambda: not join.alive, f"it ends\n{join.tail()}\n{agent.tail()}")
+            await eventually(lambda: not join.alive, "it ends", by=[join, agent])
             assert join.process.poll() == 0 and f"cluster {name} joined the hub" in join.text()
             assert owners.line[owners.line.index("--token") + 1] not in join.text()
 
@@ -102,9 +102,9 @@ async def test_f_12_f_13_f_14_three_lines_join_a_worker(scene: MakeScene, owners
 async def test_f_13_the_agent_runs_in_the_foreground(scene: MakeScene, owners: Owners, tmp_path: Path) -> None:
     laptop, peer = await scene(bootstrap=""), owners.peer
     with Program("fleet", *owners.join(laptop, "--run"), log=tmp_path / "join.log") as join:
-        await eventually(lambda: peer.decide(laptop.cluster), f"a request\n{join.tail()}")
+        await eventually(lambda: peer.decide(laptop.cluster), "a request", by=[join])
         peer.accept(laptop.cluster)
-        await eventually(lambda: AVAILABLE in peer.conditions(laptop.cluster), f"joined\n{join.tail()}")
+        await eventually(lambda: AVAILABLE in peer.conditions(laptop.cluster), "joined", by=[join])
         assert "kind: Deployment" not in join.text() and join.terminate() == 0
 
 
@@ -136,7 +136,7 @@ async def test_f_13_what_join_prints_can_be_applied_where_the_hub_is_not_reached
 async def test_f_14_a_request_of_a_user_that_is_no_bootstrap_identity_needs_a_flag(scene: MakeScene, owners: Owners) -> None:
     laptop, peer = await scene(), owners.peer
     with laptop.program() as agent:
-        await eventually(lambda: peer.pending(laptop.cluster), f"a request\n{agent.tail()}")
+        await eventually(lambda: peer.pending(laptop.cluster), "a request", by=[agent])
         (request,) = peer.pending(laptop.cluster)
         peer.send("DELETE", f"/apis/certificates.k8s.io/v1/certificatesigningrequests/{request['metadata']['name']}")
         # Posted by the administrator, who is no bootstrap identity.
@@ -161,13 +161,13 @@ async def test_f_16_a_cluster_leaves_from_either_side(scene: MakeScene, owners: 
     laptop, peer = await scene(), owners.peer
     name = laptop.cluster
     with laptop.program() as agent:
-        await eventually(lambda: peer.decide(name), f"a request\n{agent.tail()}")
+        await eventually(lambda: peer.decide(name), "a request", by=[agent])
         peer.accept(name)
-        await eventually(lambda: AVAILABLE in peer.conditions(name), f"joined\n{agent.tail()}")
+        await eventually(lambda: AVAILABLE in peer.conditions(name), "joined", by=[agent])
         left = await fleet("leave", name, "--yes", *owners.hub)
         assert left.code == 0 and peer.record(name) is None and f"Namespace {name} stays" in left.stdout.decode()
         assert (peer.send("GET", f"/api/v1/namespaces/{name}") or {})["status"]["phase"] == "Active"
-        await eventually(lambda: f"no ManagedCluster {name} any more" in laptop.ready(), f"it is reported\n{agent.tail()}")
+        await eventually(lambda: f"no ManagedCluster {name} any more" in laptop.ready(), "it is reported", by=[agent])
     assert peer.record(name) is None
     here = ("--here", "--namespace", laptop.namespace, "--kubeconfig", str(laptop.worker.kubeconfig), "--yes")
     gone = await fleet("leave", *here)

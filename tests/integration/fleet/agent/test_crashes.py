@@ -33,15 +33,15 @@ async def test_f_8_a_worker_joins_wherever_its_agent_was_killed(scene: MakeScene
             program = laptop.program(gate=gate, leader={"enabled": False})
             gate.arm(at, program, withheld=at % 2 == 0, counts=counted)
             with program:
-                await eventually(partial(consents.lead_to_a_report, gate), f"write {at}\n{program.tail()}")
+                await eventually(partial(consents.lead_to_a_report, gate), f"write {at}", by=[program])
                 fired = gate.disarm()
                 if fired:
                     program.process.wait(30)
                     program.start()
-                await eventually(consents.lead_to_a_report, f"after write {at}\n{program.tail()}")
+                await eventually(consents.lead_to_a_report, f"after write {at}", by=[program])
                 assert len(peer.requests(name)) == 1, at
                 renewed = peer.lease(name)["renewTime"]
-                await eventually(partial(consents.renewed_since, renewed), f"it goes on after write {at}\n{program.tail()}")
+                await eventually(partial(consents.renewed_since, renewed), f"it goes on after write {at}", by=[program])
             if not fired:
                 assert at > 5, "a worker that joins writes record, key, request, certificate and status"
                 return

@@ -40,13 +40,13 @@ async def test_f_15_doctor_names_prepared_faults_of_a_worker(scene: MakeScene, p
 
     laptop.put_secret({"kubeconfig": peer.bootstrap()})
     with laptop.program() as agent:
-        await eventually(lambda: peer.pending(laptop.cluster), f"a request\n{agent.tail()}")
+        await eventually(lambda: peer.pending(laptop.cluster), "a request", by=[agent])
         assert f"fleet accept {laptop.cluster}" in await problems("certificate")
         assert "does not accept cluster" in await problems("connection", subject=hub)
         assert await problems("process") == ""
         peer.decide(laptop.cluster)
         peer.accept(laptop.cluster)
-        await eventually(lambda: "tls.crt" in laptop.secret(), f"a certificate\n{agent.tail()}")
+        await eventually(lambda: "tls.crt" in laptop.secret(), "a certificate", by=[agent])
         code, results = await examined(laptop.worker, *here)
         assert code == 0 and not [each for each in results if each["findings"] or each["skipped"]], results
         # The rights of the agent are those of `fleet join`; one that is taken away is named.

@@ -24,7 +24,7 @@ async def test_f_107_a_worker_joins_once_both_consents_are_given(scene: MakeScen
     laptop = await scene(labels={"agent.open-cluster-management.io/site": "lab"})
     name = laptop.cluster
     with laptop.program() as program:
-        await eventually(lambda: peer.pending(name), f"a request\n{program.tail()}")
+        await eventually(lambda: peer.pending(name), "a request", by=[program])
         assert (peer.record(name) or {})["metadata"]["labels"] == {"agent.open-cluster-management.io/site": "lab"}
         assert "fleet accept" in laptop.ready()
         (request,) = peer.decide(name)
@@ -36,11 +36,11 @@ async def test_f_107_a_worker_joins_once_both_consents_are_given(scene: MakeScen
         agent = base64.b64decode(laptop.secret()["agent-name"]).decode()
         assert subject == f"CN=system:open-cluster-management:{name}:{agent},O=system:open-cluster-management:{name}"
         peer.let_read(name)
-        await eventually(lambda: "has not accepted" in laptop.ready(), f"it waits for acceptance\n{program.tail()}")
+        await eventually(lambda: "has not accepted" in laptop.ready(), "it waits for acceptance", by=[program])
         assert laptop.secret().keys() == {"tls.crt", "tls.key", "kubeconfig", "cluster-name", "agent-name"}
         assert JOINED not in peer.conditions(name)
         peer.accept(name)
-        await eventually(lambda: JOINED in peer.conditions(name), f"joined\n{program.tail()}", seconds=15)
+        await eventually(lambda: JOINED in peer.conditions(name), "joined", seconds=15, by=[program])
 
         async def complete() -> None:
             conditions = peer.conditions(name)
@@ -58,9 +58,9 @@ async def test_f_107_a_worker_joins_once_both_consents_are_given(scene: MakeScen
 async def joined(laptop: AgentScene, peer: PeerHub, program: Program, *, seconds: int = 60) -> None:
     """Both consents are given, and the worker has reported."""
     name = laptop.cluster
-    await eventually(lambda: peer.decide(name), f"a request\n{program.tail()}")
+    await eventually(lambda: peer.decide(name), "a request", by=[program])
     peer.accept(name, seconds=seconds)
-    await eventually(lambda: AVAILABLE in peer.conditions(name), f"{name} joined\n{program.tail()}")
+    await eventually(lambda: AVAILABLE in peer.conditions(name), f"{name} joined", by=[program])
 
 
 def secrets_of(laptop: AgentScene, peer: PeerHub) -> list[str]:
@@ -74,11 +74,11 @@ def secrets_of(laptop: AgentScene, peer: PeerHub) -> list[str]:
 async def test_f_107_the_consents_may_come_in_the_other_order(scene: MakeScene, peer: PeerHub) -> None:
     laptop = await scene()
     with laptop.program() as program:
-        await eventually(lambda: peer.pending(laptop.cluster), f"a request\n{program.tail()}")
+        await eventually(lambda: peer.pending(laptop.cluster), "a request", by=[program])
         peer.accept(laptop.cluster)
         assert JOINED not in peer.conditions(laptop.cluster)
         peer.decide(laptop.cluster)
-        await eventually(lambda: AVAILABLE in peer.conditions(laptop.cluster), f"joined\n{program.tail()}", seconds=15)
+        await eventually(lambda: AVAILABLE in peer.conditions(laptop.cluster), "joined", seconds=15, by=[program])
 
 
 @ahead("scene")
@@ -103,7 +103,7 @@ async def test_f_101_a_missing_or_wrong_bootstrap_secret_is_named_and_waited_for
     laptop = await scene(bootstrap="")
     laptop.deploy()
     with laptop.program() as program:
-        await eventually(lambda: "Secret bootstrap-hub-kubeconfig: does not exist" in laptop.ready(), f"it is named\n{program.tail()}")
+        await eventually(lambda: "Secret bootstrap-hub-kubeconfig: does not exist" in laptop.ready(), "it is named", by=[program])
 
         async def event() -> bool:
             listed = laptop.core.list_namespaced_event(laptop.namespace, field_selector="involvedObject.name=fleet-agent").items
@@ -111,9 +111,9 @@ async def test_f_101_a_missing_or_wrong_bootstrap_secret_is_named_and_waited_for
 
         await eventually(event, "an Event on the Deployment")
         laptop.put_secret({"kubeconfig": "nonsense"})
-        await eventually(lambda: "key kubeconfig" in laptop.ready(), f"it is wrong\n{program.tail()}")
+        await eventually(lambda: "key kubeconfig" in laptop.ready(), "it is wrong", by=[program])
         laptop.put_secret({"kubeconfig": peer.bootstrap()})
-        await eventually(lambda: peer.pending(laptop.cluster), f"a request\n{program.tail()}")
+        await eventually(lambda: peer.pending(laptop.cluster), "a request", by=[program])
         assert program.alive
 
 
@@ -121,10 +121,10 @@ async def test_f_101_a_missing_or_wrong_bootstrap_secret_is_named_and_waited_for
 async def test_f_101_a_refused_token_is_named_until_the_secret_has_another(scene: MakeScene, peer: PeerHub) -> None:
     laptop = await scene(bootstrap=peer.bootstrap("not.a.token"))
     with laptop.program() as program:
-        await eventually(lambda: "refuses the token" in laptop.ready(), f"it is refused\n{program.tail()}")
+        await eventually(lambda: "refuses the token" in laptop.ready(), "it is refused", by=[program])
         assert "fleet init" in laptop.ready()
         laptop.put_secret({"kubeconfig": peer.bootstrap()})
-        await eventually(lambda: peer.pending(laptop.cluster), f"a request\n{program.tail()}")
+        await eventually(lambda: peer.pending(laptop.cluster), "a request", by=[program])
         assert sum("refuses the token" in each.get("message", "") for each in program.messages()) == 1
 
 
@@ -135,7 +135,7 @@ async def test_f_105_a_restart_uses_the_stored_certificate(scene: MakeScene, pee
         await joined(laptop, peer, program)
         before = laptop.secret()
     with laptop.program("second") as program:
-        await eventually(lambda: laptop.ready() == "ok", f"joined\n{program.tail()}")
+        await eventually(lambda: laptop.ready() == "ok", "joined", by=[program])
     assert laptop.secret() == before and len(peer.requests(laptop.cluster)) == 1
 
 
@@ -146,8 +146,8 @@ async def test_f_105_another_address_in_the_bootstrap_secret_is_followed(scene: 
         await joined(laptop, peer, program)
         server = f"https://{peer.cluster.host_address}:{peer.cluster.port}"
         laptop.put_secret({"kubeconfig": peer.bootstrap(server=server)})
-        await eventually(lambda: peer.decide(laptop.cluster), f"another request\n{program.tail()}", seconds=90)
-        await eventually(lambda: laptop.ready() == "ok", f"joined\n{program.tail()}")
+        await eventually(lambda: peer.decide(laptop.cluster), "another request", seconds=90, by=[program])
+        await eventually(lambda: laptop.ready() == "ok", "joined", by=[program])
         assert server in base64.b64decode(laptop.secret()["kubeconfig"]).decode() and program.alive
 
 
@@ -157,7 +157,7 @@ async def test_f_102_a_killed_agent_goes_on_with_its_pending_request(scene: Make
     for number in range(3):
         # Without an election: a process that was killed would hold its Lease for 15 s.
         with laptop.program(f"agent-{number}", leader={"enabled": False}) as program:
-            await eventually(lambda: "not approved" in laptop.ready(), f"it waits\n{program.tail()}", seconds=90)
+            await eventually(lambda: "not approved" in laptop.ready(), "it waits", seconds=90, by=[program])
             program.kill()
     assert len(peer.requests(laptop.cluster)) == 1
     with laptop.program("last") as program:
@@ -174,7 +174,7 @@ async def test_f_112_a_second_cluster_of_a_taken_name_waits_and_changes_nothing(
         await joined(first, peer, program, seconds=2)
         before = peer.record(first.cluster)
         with second.program("second") as other:
-            await eventually(lambda: peer.pending(first.cluster), f"its request\n{other.tail()}")
+            await eventually(lambda: peer.pending(first.cluster), "its request", by=[other])
             renewed = peer.lease(first.cluster)["renewTime"]
             await eventually(lambda: peer.lease(first.cluster)["renewTime"] > renewed, "the first one lives")
             after = peer.record(first.cluster)
@@ -189,10 +189,10 @@ async def test_f_54_a_second_agent_of_the_same_worker_stands_by(scene: MakeScene
         await joined(laptop, peer, first, seconds=1)
         holder = peer.lease(laptop.cluster)["holderIdentity"]
         with laptop.program("second", health={"health_address": "127.0.0.1:0", "metrics_address": "127.0.0.1:0"}) as second:
-            await eventually(lambda: "another process leads" in second.text(), f"it stands by\n{second.tail()}")
+            await eventually(lambda: "another process leads" in second.text(), "it stands by", by=[second])
             assert peer.lease(laptop.cluster)["holderIdentity"] == holder
             assert first.terminate() == 0
-            await eventually(lambda: peer.lease(laptop.cluster)["holderIdentity"] != holder, f"it reports\n{second.tail()}")
+            await eventually(lambda: peer.lease(laptop.cluster)["holderIdentity"] != holder, "it reports", by=[second])
     assert len(peer.requests(laptop.cluster)) == 1
 
 
@@ -234,11 +234,11 @@ async def test_f_131_the_lease_is_renewed_and_followed_when_the_hub_makes_it_aga
         first = await eventually(lambda: peer.lease(name).get("renewTime"), "renewed")
         await eventually(lambda: peer.lease(name)["renewTime"] > first, "renewed again")
         peer.send("DELETE", f"{path}/managed-cluster-lease")
-        await eventually(lambda: "cannot renew the Lease of the cluster on the hub" in laptop.ready(), f"noticed\n{program.tail()}")
+        await eventually(lambda: "cannot renew the Lease of the cluster on the hub" in laptop.ready(), "noticed", by=[program])
         assert peer.lease(name) == {}
         peer.send("POST", path, {"metadata": {"name": "managed-cluster-lease"}, "spec": {"leaseDurationSeconds": seconds}})
-        await eventually(lambda: peer.lease(name).get("renewTime"), f"renewed\n{program.tail()}")
-        await eventually(lambda: laptop.ready() == "ok", f"ready again\n{program.tail()}")
+        await eventually(lambda: peer.lease(name).get("renewTime"), "renewed", by=[program])
+        await eventually(lambda: laptop.ready() == "ok", "ready again", by=[program])
 
 
 @ahead("scene")
@@ -247,7 +247,7 @@ async def test_f_4_in_steady_state_nothing_but_the_lease_is_written(scene: MakeS
     name = laptop.cluster
     with laptop.program() as program:
         await joined(laptop, peer, program, seconds=1)
-        await eventually(lambda: "capacity" in peer.status(name), f"resources\n{program.tail()}")
+        await eventually(lambda: "capacity" in peer.status(name), "resources", by=[program])
         agent = base64.b64decode(laptop.secret()["agent-name"]).decode()
         audit = Audit(peer.cluster, f"system:open-cluster-management:{name}:{agent}")
         # The status is looked at every two seconds at most.
@@ -264,17 +264,17 @@ async def test_f_132_an_api_server_that_does_not_answer_makes_the_cluster_unavai
     with Cable(laptop.worker.port) as cable, laptop.program(port=cable.port) as program:
         await joined(laptop, peer, program, seconds=1)
         peer.admit(name, group)
-        await eventually(lambda: "Healthy" in peer.member_agent(name), f"a member\n{program.tail()}", seconds=60)
+        await eventually(lambda: "Healthy" in peer.member_agent(name), "a member", seconds=60, by=[program])
         cable.cut()
         down = ("False", "ManagedClusterKubeAPIServerUnavailable")
-        await eventually(lambda: peer.conditions(name)[AVAILABLE] == down, f"down\n{program.tail()}", seconds=60)
+        await eventually(lambda: peer.conditions(name)[AVAILABLE] == down, "down", seconds=60, by=[program])
         await eventually(lambda: peer.member_agent(name)["Healthy"] == ("False", "InternalMemberClusterUnhealthy"), "as a member too")
         renewed = peer.lease(name)["renewTime"]
         await eventually(lambda: peer.lease(name)["renewTime"] > renewed, "the Lease is still renewed")
         cable.mend()
         up = ("True", "ManagedClusterAvailable")
-        await eventually(lambda: peer.conditions(name)[AVAILABLE] == up, f"up\n{program.tail()}", seconds=60)
-        await eventually(lambda: peer.member_agent(name)["Healthy"][0] == "True", f"as a member too\n{program.tail()}")
+        await eventually(lambda: peer.conditions(name)[AVAILABLE] == up, "up", seconds=60, by=[program])
+        await eventually(lambda: peer.member_agent(name)["Healthy"][0] == "True", "as a member too", by=[program])
         assert program.alive
 
 
@@ -287,7 +287,7 @@ async def test_f_133_a_list_that_the_agent_may_not_make_is_named_and_the_rest_re
             found = peer.status(laptop.cluster)["conditions"]
             return next(str(each["message"]) for each in found if each["type"] == AVAILABLE)
 
-        await eventually(lambda: "resources: [nodes], verbs: [list, watch]" in message(), f"the rule\n{program.tail()}")
+        await eventually(lambda: "resources: [nodes], verbs: [list, watch]" in message(), "the rule", by=[program])
         status = peer.status(laptop.cluster)
         assert status["version"]["kubernetes"] and status["clusterClaims"] and "capacity" not in status
 
@@ -323,13 +323,13 @@ async def test_f_143_nothing_is_reported_while_the_clocks_differ(scene: MakeScen
     with laptop.program() as program:
         await joined(laptop, peer, program, seconds=1)
         peer.set_condition(name, synced, "False", "ManagedClusterClockOutOfSync")
-        await eventually(lambda: "clock" in laptop.ready(), f"it is named\n{program.tail()}")
+        await eventually(lambda: "clock" in laptop.ready(), "it is named", by=[program])
         peer.set_condition(name, AVAILABLE, "Unknown", "ManagedClusterLeaseUpdateStopped")
         renewed = peer.lease(name)["renewTime"]
         await eventually(lambda: peer.lease(name)["renewTime"] > renewed, "the Lease is still renewed")
         assert peer.conditions(name)[AVAILABLE][0] == "Unknown"
         peer.set_condition(name, synced, "True", "ManagedClusterClockSynced")
-        await eventually(lambda: peer.conditions(name)[AVAILABLE][0] == "True", f"it reports\n{program.tail()}")
+        await eventually(lambda: peer.conditions(name)[AVAILABLE][0] == "True", "it reports", by=[program])
 
 
 @ahead("scene")
@@ -339,15 +339,15 @@ async def test_f_154_a_denied_cluster_reports_nothing_until_it_is_accepted_again
     with laptop.program() as program:
         await joined(laptop, peer, program, seconds=1)
         peer.deny(name)
-        await eventually(lambda: "denies" in laptop.ready(), f"denied\n{program.tail()}")
+        await eventually(lambda: "denies" in laptop.ready(), "denied", by=[program])
         assert f"fleet accept {name}" in laptop.ready()
         denied = peer.record(name)
         renewed = peer.lease(name)["renewTime"]
         # The agent sees this change, and would answer it with its own status.
         peer.set_condition(name, AVAILABLE, "Unknown", "ManagedClusterLeaseUpdateStopped")
         peer.accept(name, seconds=1)
-        await eventually(lambda: peer.lease(name)["renewTime"] > renewed, f"accepted\n{program.tail()}")
-        await eventually(lambda: peer.conditions(name)[AVAILABLE][0] == "True", f"it reports again\n{program.tail()}")
+        await eventually(lambda: peer.lease(name)["renewTime"] > renewed, "accepted", by=[program])
+        await eventually(lambda: peer.conditions(name)[AVAILABLE][0] == "True", "it reports again", by=[program])
         assert denied is not None and laptop.ready() == "ok"
 
 
@@ -361,8 +361,8 @@ async def test_f_105_a_certificate_that_the_hub_refuses_is_requested_again(scene
     foreign = self_signed(user, ["other"], now=datetime.now(UTC))
     laptop.put_secret({"tls.crt": foreign.certificate.decode(), "tls.key": foreign.key.decode()}, "hub-kubeconfig-secret")
     with laptop.program("second") as program:
-        await eventually(lambda: peer.decide(name), f"a request\n{program.tail()}")
-        await eventually(lambda: laptop.ready() == "ok", f"joined\n{program.tail()}")
+        await eventually(lambda: peer.decide(name), "a request", by=[program])
+        await eventually(lambda: laptop.ready() == "ok", "joined", by=[program])
         assert "has refused the certificate" in program.text()
 
 
@@ -373,10 +373,10 @@ async def test_f_26_a_removed_cluster_joins_again_only_with_a_new_bootstrap_secr
     with laptop.program() as program:
         await joined(laptop, peer, program)
         peer.send("DELETE", f"{CLUSTERS}/{name}")
-        await eventually(lambda: f"no ManagedCluster {name} any more" in laptop.ready(), f"it is reported\n{program.tail()}")
+        await eventually(lambda: f"no ManagedCluster {name} any more" in laptop.ready(), "it is reported", by=[program])
         assert peer.record(name) is None
         laptop.put_secret({"kubeconfig": peer.bootstrap()})
-        await eventually(lambda: peer.pending(name), f"it asks again\n{program.tail()}")
+        await eventually(lambda: peer.pending(name), "it asks again", by=[program])
         assert not (peer.record(name) or {})["spec"].get("hubAcceptsClient")
         await joined(laptop, peer, program)
 
@@ -390,8 +390,8 @@ async def test_f_106_no_eleventh_request_is_posted(scene: MakeScene, peer: PeerH
         spec = {"request": request, "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"]}
         peer.send("POST", REQUESTS, {"metadata": {"name": f"{key}-old-{number}", "labels": {label: key}}, "spec": spec})
     with laptop.program() as program:
-        await eventually(lambda: "has 10 certificate requests" in laptop.ready(), f"it is reported\n{program.tail()}")
+        await eventually(lambda: "has 10 certificate requests" in laptop.ready(), "it is reported", by=[program])
         assert len(peer.requests(key)) == 10
         peer.send("DELETE", f"{REQUESTS}/{key}-old-0")
-        await eventually(lambda: len(peer.requests(key)) == 10, f"its request\n{program.tail()}", seconds=60)
+        await eventually(lambda: len(peer.requests(key)) == 10, "its request", seconds=60, by=[program])
     assert peer.send("GET", f"{CLUSTERS}/{key}") is not None

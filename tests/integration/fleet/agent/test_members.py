@@ -27,7 +27,7 @@ async def admitted(laptop: AgentScene, peer: PeerHub) -> None:
 
 
 async def reports(laptop: AgentScene, peer: PeerHub, program: Program) -> None:
-    await eventually(lambda: peer.member_agent(laptop.cluster).get("Joined") == JOINED, f"joined\n{program.tail()}")
+    await eventually(lambda: peer.member_agent(laptop.cluster).get("Joined") == JOINED, "joined", by=[program])
 
 
 def events(peer: PeerHub, name: str) -> set[str]:
@@ -47,7 +47,7 @@ async def test_f_125_a_member_reports_heartbeats_health_properties_and_usage(sce
         assert peer.member_agent(name)["Healthy"] == HEALTHY
         first = peer.member_agent(name)["heartbeat"]
         await eventually(lambda: peer.member_agent(name)["heartbeat"] > first, "the next heartbeat")
-        await eventually(lambda: (peer.member(name)["status"].get("resourceUsage") or {}).get("capacity"), f"usage\n{program.tail()}")
+        await eventually(lambda: (peer.member(name)["status"].get("resourceUsage") or {}).get("capacity"), "usage", by=[program])
         status = peer.member(name)["status"]
         assert status["properties"]["k8s.io/k8s-version"]["value"].startswith("v1.")
         assert "kubernetes-fleet.io/node-count" in status["properties"]
@@ -70,7 +70,7 @@ async def test_f_125_heartbeats_go_on_when_the_watch_is_behind(scene: MakeScene,
             for number in range(3):
                 peer.annotate_member(name, str(number))
                 first = peer.member_agent(name)["heartbeat"]
-                await eventually(lambda first=first: peer.member_agent(name)["heartbeat"] > first, f"heartbeat\n{program.tail()}")  # type: ignore[misc]
+                await eventually(lambda first=first: peer.member_agent(name)["heartbeat"] > first, "heartbeat", by=[program])  # type: ignore[misc]
 
 
 def without_changes(event: Body) -> Iterator[Body]:
@@ -87,9 +87,9 @@ async def test_f_127_a_member_that_leaves_acknowledges_and_reports_no_longer(sce
         await reports(laptop, peer, program)
         peer.let_leave(name)
         left = ("False", "InternalMemberClusterLeft")
-        await eventually(lambda: peer.member_agent(name)["Joined"] == left, f"left\n{program.tail()}")
+        await eventually(lambda: peer.member_agent(name)["Joined"] == left, "left", by=[program])
         version = peer.member(name)["metadata"]["resourceVersion"]
-        await eventually(lambda: f"removes member {name}" in laptop.ready(), f"it is reported\n{program.tail()}")
+        await eventually(lambda: f"removes member {name}" in laptop.ready(), "it is reported", by=[program])
         await eventually(lambda: "InternalMemberClusterLeft" in events(peer, name), "the Event")
         assert peer.member(name)["metadata"]["resourceVersion"] == version
         subject, _ = peer.account(name)
@@ -101,7 +101,7 @@ async def test_f_127_a_member_that_leaves_acknowledges_and_reports_no_longer(sce
 async def test_f_126_a_missing_token_is_named(scene: MakeScene, peer: PeerHub) -> None:
     laptop = await scene(**TOKEN)
     with laptop.program() as program:
-        await eventually(lambda: "hub-token does not exist, or has no key token" in laptop.ready(), f"named\n{program.tail()}")
+        await eventually(lambda: "hub-token does not exist, or has no key token" in laptop.ready(), "named", by=[program])
         assert program.alive
 
 
@@ -110,11 +110,11 @@ async def test_f_126_a_token_file_that_is_replaced_is_followed(scene: MakeScene,
     file = tmp_path / "token"
     laptop = await scene(door="kubefleet", token={"file": str(file)})
     with laptop.program() as program:
-        await eventually(lambda: f"cannot read the token file {file}" in laptop.ready(), f"named\n{program.tail()}")
+        await eventually(lambda: f"cannot read the token file {file}" in laptop.ready(), "named", by=[program])
         subject, token = peer.account(laptop.cluster)
         peer.admit(laptop.cluster, subject)
         file.write_text(token)
-        await eventually(lambda: laptop.ready() == "ok", f"joined\n{program.tail()}", seconds=60)
+        await eventually(lambda: laptop.ready() == "ok", "joined", seconds=60, by=[program])
 
 
 @ahead("scene", "tmp_path")
@@ -126,10 +126,10 @@ async def test_f_13_the_second_door_is_joined_by_a_token_file(scene: MakeScene, 
     arguments = ["join", "--hub", peer.cluster.url, "--ca-file", str(peer.cluster.ca), "--name", name, "--door", "kubefleet"]
     arguments += ["--token-file", str(tmp_path / "token"), "--namespace", laptop.namespace, "--kubeconfig", str(laptop.worker.kubeconfig)]
     with Program("fleet", *arguments, "--yes", log=tmp_path / "join.log") as join:
-        await eventually(lambda: f"the hub has no MemberCluster {name}" in join.text(), f"it is reported\n{join.tail()}")
+        await eventually(lambda: f"the hub has no MemberCluster {name}" in join.text(), "it is reported", by=[join])
         peer.admit(name, subject)
         with laptop.program() as program:
-            await eventually(lambda: not join.alive, f"joined\n{join.tail()}\n{program.tail()}", seconds=LONG)
+            await eventually(lambda: not join.alive, "joined", seconds=LONG, by=[join, program])
             assert join.process.poll() == 0 and f"cluster {name} is a member of the hub" in join.text() and token not in join.text()
 
 

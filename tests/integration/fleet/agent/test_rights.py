@@ -21,17 +21,17 @@ async def test_f_59_every_right_in_the_worker_is_used_and_none_is_missing(scene:
     laptop.deploy()
     audit = Audit(laptop.worker, f"system:serviceaccount:{laptop.namespace}:fleet-agent")
     with laptop.program() as program:
-        await eventually(lambda: "does not exist" in laptop.ready(), f"it waits for the Secret\n{program.tail()}")
+        await eventually(lambda: "does not exist" in laptop.ready(), "it waits for the Secret", by=[program])
         laptop.put_secret({"kubeconfig": peer.bootstrap("not.a.token")})
-        await eventually(lambda: "refuses the token" in laptop.ready(), f"an Event\n{program.tail()}", seconds=60)
+        await eventually(lambda: "refuses the token" in laptop.ready(), "an Event", seconds=60, by=[program])
         laptop.put_secret({"kubeconfig": peer.bootstrap()})
-        await eventually(lambda: peer.decide(laptop.cluster), f"a request\n{program.tail()}", seconds=60)
+        await eventually(lambda: peer.decide(laptop.cluster), "a request", seconds=60, by=[program])
         peer.accept(laptop.cluster)
-        await eventually(lambda: "ManagedClusterJoined" in peer.conditions(laptop.cluster), f"joined\n{program.tail()}")
+        await eventually(lambda: "ManagedClusterJoined" in peer.conditions(laptop.cluster), "joined", by=[program])
         # F-153
         entry = {"clusterSet": "s", "name": f"{laptop.namespace}-managed"}
         peer.send("PATCH", f"{CLUSTERS}/{laptop.cluster}/status", {"status": {"managedNamespaces": [entry]}})
-        await eventually(lambda: peer.status(laptop.cluster)["managedNamespaces"][0].get("conditions"), f"a namespace\n{program.tail()}")
+        await eventually(lambda: peer.status(laptop.cluster)["managedNamespaces"][0].get("conditions"), "a namespace", by=[program])
         await laptop.worker.kubectl("delete", "namespace", entry["name"], "--wait=false")
     calls = audit.calls()
     assert not [str(call) for call in calls if call.code == 403]

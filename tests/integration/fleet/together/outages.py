@@ -170,7 +170,7 @@ async def joined(laptop: Laptop, owner: Caller, pace: Pace, *, hub: str = "", ah
         laptop.joining(**({"hub": hub} if hub else {})) as join,
         await laptop.agent(join, ahead=ahead, modules=["kubefleet"]) as agent,
     ):
-        await eventually(lambda: f"fleet accept {name}" in join.text(), f"a request\n{join.tail()}\n{agent.tail()}")
+        await eventually(lambda: f"fleet accept {name}" in join.text(), "a request", by=[join, agent])
         await laptop.fleet.done("accept", name, "--yes")
         await owner.merge(f"{CLUSTERS}/{name}", {"spec": {"leaseDurationSeconds": pace.lease}})
         await found(owner, f"{MEMBERS}/{name}")
@@ -301,7 +301,7 @@ async def falls_silent(made: Joined, break_: Step, restore: Step) -> str:
         assert traces.managed.values(AVAILABLE) == [UP, STOPPED], f"{traces.values()}\n{made.laptop.fleet.process.tail()}"
         await restore()
         restored = time.monotonic()
-        await eventually(lambda: traces.managed.values(AVAILABLE)[-1] == UP, f"available\n{made.agent.tail()}", seconds=LONG)
+        await eventually(lambda: traces.managed.values(AVAILABLE)[-1] == UP, "available", seconds=LONG, by=[made.agent])
         await made.report_addon()
         await made.is_well()
     await unchanged(made, traces, SILENT)
@@ -353,7 +353,7 @@ async def loses_its_hub(made: Joined, stop: Step, start: Step) -> str:
         async def renews() -> bool:
             return await made.renewed() > max(before, last)
 
-        await eventually(renews, f"the Lease is renewed\n{made.agent.tail()}")
+        await eventually(renews, "the Lease is renewed", by=[made.agent])
         took = time.monotonic() - restored
         # Two watched periods are what the hub judges by.
         await asyncio.sleep(2.5 * made.pace.lease)

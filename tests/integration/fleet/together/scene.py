@@ -144,7 +144,7 @@ class Laptop:
                 return False
             return True
 
-        await eventually(deployed, f"the Deployment of the agent\n{join.tail()}", every=0.5)
+        await eventually(deployed, "the Deployment of the agent", every=0.5, by=[join])
         written = json.loads(await self._kubectl("get", "configmap", "fleet-agent", "-o", "json"))["data"]["settings.yaml"]
         file = self.directory / f"{name}.yaml"
         settings = yaml.safe_load(written)

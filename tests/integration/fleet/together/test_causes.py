@@ -84,7 +84,7 @@ async def test_f_13_what_a_worker_waits_for_is_named(laptop: Laptop, owner: Call
     with laptop.joining() as join, await laptop.agent(join, ahead=skew) as agent:
         await prepare(laptop, owner)
         expected = [each.replace("NAME", laptop.name) for each in words]
-        await eventually(lambda: all(each in join.text() for each in expected), f"{expected}\n{join.tail()}\n{agent.tail()}")
+        await eventually(lambda: all(each in join.text() for each in expected), f"{expected}", by=[join, agent])
         assert join.alive
     await owner.delete(f"{CLUSTERS}/{laptop.name}")
 
@@ -101,7 +101,7 @@ async def test_f_13_a_name_that_another_cluster_has_is_named(fleet: Fleet, lapto
     await owner.merge(f"{CLUSTERS}/{name}/status", {"status": {"conditions": listed}})
     with laptop.joining() as join, await laptop.agent(join) as agent:
         text = f"cluster {name} is joined already; choose another --name"
-        await eventually(lambda: text in join.text(), f"it is named\n{join.tail()}\n{agent.tail()}")
+        await eventually(lambda: text in join.text(), "it is named", by=[join, agent])
         accepted = await fleet.done("accept", name, "--yes")
         assert "is joined already; a request of another cluster gets the same identity" in accepted
     await owner.delete(f"{CLUSTERS}/{name}")

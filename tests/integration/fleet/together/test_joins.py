@@ -95,11 +95,11 @@ async def test_f_107_a_worker_behind_nat_joins_within_15_s_of_consent(fleet: Fle
     # F-2, F-12, F-13, F-14, F-16, F-55, F-154, F-156, F-157
     name = laptop.name
     with laptop.joining() as join, await laptop.agent(join) as agent:
-        await eventually(lambda: f"on the hub run: fleet accept {name}" in join.text(), f"unapproved\n{join.tail()}\n{agent.tail()}")
+        await eventually(lambda: f"on the hub run: fleet accept {name}" in join.text(), "unapproved", by=[join, agent])
         assert "ManagedClusterJoined" not in await status_of(owner, name)
         await fleet.done("accept", name, "--yes")
         await has_joined(owner, name, join, agent, fleet.process)
-        await eventually(lambda: not join.alive, f"the line ends\n{join.tail()}")
+        await eventually(lambda: not join.alive, "the line ends", by=[join])
         assert join.process.poll() == 0 and f"cluster {name} joined the hub" in join.text()
 
         await no_secret_of(laptop, await everything(fleet))
@@ -125,7 +125,7 @@ async def test_f_107_a_worker_behind_nat_joins_within_15_s_of_consent(fleet: Fle
         await owner.create(works(name), work(name, "w"))
         left = await fleet.done("leave", name, "--yes")
         assert f"Namespace {name} stays" in left and await owner.get(f"{CLUSTERS}/{name}") is None
-        await eventually(lambda: f"no ManagedCluster {name} any more" in agent.text(), f"the agent reports it\n{agent.tail()}")
+        await eventually(lambda: f"no ManagedCluster {name} any more" in agent.text(), "the agent reports it", by=[agent])
     await nothing_left(owner, name)
     deletions = [call for audit in deleting for call in audit.calls() if call.verb == "delete"]
     assert {f"managedclusters {name}", "manifestworks w"} <= {f"{call.what} {call.name}" for call in deletions}
@@ -210,7 +210,7 @@ async def test_f_153_namespaces_of_a_set_are_made_in_its_clusters(fleet: Fleet, 
         async def applied() -> bool:
             return await reported() == dict.fromkeys(spaces, ("True", "NamespaceApplied"))
 
-        await eventually(applied, f"the namespaces are reported\n{agent.tail()}")
+        await eventually(applied, "the namespaces are reported", by=[agent])
         (label,) = [
             each
             for each in (await laptop.namespace_of(spaces[0]))["metadata"]["labels"]
@@ -222,7 +222,7 @@ async def test_f_153_namespaces_of_a_set_are_made_in_its_clusters(fleet: Fleet, 
         async def released() -> bool:
             return label not in (await laptop.namespace_of(spaces[1]))["metadata"]["labels"]
 
-        await eventually(released, f"the label is removed\n{agent.tail()}", every=0.5)
+        await eventually(released, "the label is removed", every=0.5, by=[agent])
         assert (await laptop.namespace_of(spaces[1]))["status"]["phase"] == "Active"
         assert (await reported()).keys() == {spaces[0]}
     await owner.delete(f"{CLUSTERS}/{name}")

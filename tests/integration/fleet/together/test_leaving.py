@@ -102,7 +102,7 @@ async def member(laptop: Laptop, owner: Caller) -> AsyncIterator[Leaving]:
     with laptop.joining_as_member(token) as join, await laptop.agent(join) as agent:
         await reaches(owner, f"{MEMBERS}/{name}", "Joined", ("True", "MemberClusterJoined"))
         await reaches(owner, f"{CLUSTERS}/{name}", "HubAcceptedManagedCluster", ("True", "HubClusterAdminAccepted"))
-        await eventually(lambda: not join.alive, f"the line ends\n{join.tail()}\n{agent.tail()}")
+        await eventually(lambda: not join.alive, "the line ends", by=[join, agent])
         yield Leaving(laptop, agent, owner, own, "MemberCluster")
     await hub.kubectl("-n", "default", "delete", "serviceaccount", name)
 

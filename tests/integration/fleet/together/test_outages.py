@@ -79,7 +79,7 @@ async def renewals(made: Joined) -> None:
         found.add(await made.renewed())
         return len(found) > RENEWALS
 
-    await eventually(enough, f"{RENEWALS} renewals\n{made.agent.tail()}")
+    await eventually(enough, f"{RENEWALS} renewals", by=[made.agent])
 
 
 async def with_wrong_clocks_of_the_hub(made: Joined) -> None:
@@ -91,7 +91,7 @@ async def with_wrong_clocks_of_the_hub(made: Joined) -> None:
             (clock := laptop.directory / f"clock{ahead:+}").write_text(str(ahead))
             log = laptop.directory / f"hub{ahead:+}.log"
             with Program("tests.support.shifted", str(clock), "fleet", *usual.arguments, log=log) as shifted:
-                await eventually(lambda log=log: '"message": "leading"' in log.read_text(), f"it leads\n{shifted.tail()}")  # type: ignore[misc]
+                await eventually(lambda log=log: '"message": "leading"' in log.read_text(), "it leads", by=[shifted])  # type: ignore[misc]
                 await renewals(made)
     finally:
         usual.start()

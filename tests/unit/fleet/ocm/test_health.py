@@ -265,6 +265,31 @@ async def test_f_143_a_clock_that_differs_is_reported_before_the_first_report() 
         assert scene.found(CLOCK) == ("False", "ManagedClusterClockOutOfSync") and scene.found() == ("", "")
 
 
+async def test_f_143_the_first_renewal_after_the_start_of_the_hub_shows_a_clock_that_differs() -> None:
+    scene = JoiningScene()
+    # As the hub creates it.
+    del scene.api.objects[LEASE]["spec"]["renewTime"]
+    async with running(scene):
+        await scene.clock.advance(1)
+        scene.change(listed=[condition(ACCEPTED, "True", "HubClusterAdminAccepted", observedGeneration=2)])
+        scene.renew(ahead=3600.0)
+        await scene.clock.settle()
+        assert scene.found(CLOCK) == ("False", "ManagedClusterClockOutOfSync")
+
+
+async def test_f_143_a_renewal_of_before_the_hub_was_suspended_shows_no_clock() -> None:
+    scene = JoiningScene()
+    del scene.api.objects[LEASE]["spec"]["renewTime"]
+    async with running(scene):
+        await scene.clock.advance(1)
+        scene.clock.stand_still(3600)
+        await scene.clock.advance(2)
+        scene.change(listed=[condition(ACCEPTED, "True", "HubClusterAdminAccepted", observedGeneration=2)])
+        scene.renew(ahead=-3600.0)
+        await scene.clock.settle()
+        assert scene.found(CLOCK)[0] != "False"
+
+
 async def test_f_145_an_acceptance_that_is_withdrawn_is_not_reported_again() -> None:
     scene = JoiningScene()
     async with running(scene):

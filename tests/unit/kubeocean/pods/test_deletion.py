@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kubeocean.pods.deletion import OUT_OF_SERVICE, PhysicalPodDeleter, grace_in_worker
@@ -64,6 +64,7 @@ def test_expired_grace_becomes_zero_only_after_force_or_with_the_node(
     ready=st.sampled_from(["True", "False", "Unknown"]),
     seconds=st.floats(min_value=0, max_value=1e6),
 )
+@example(grace=0.0, asked=30, ready="Unknown", seconds=1e6)
 def test_no_ordinary_deletion_removes_a_pod_of_a_node_that_exists(grace: float, asked: int, ready: str, seconds: float) -> None:
     assert grace_in_worker(grace, pod=deleted(asked), node=machine(ready, seconds=seconds), now=NOW) >= 1
 
