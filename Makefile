@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-format check-lint check-types check-layers check-language check-unit check-unit-vkubelet check-unit-others up down docs docs-site manifests image release check-python check-kubernetes bench faults
+.PHONY: help demo test check check-format check-lint check-types check-layers check-language check-unit check-unit-libraries check-unit-others up down docs docs-site manifests image release check-python check-kubernetes bench faults
 
 PYTHON ?= python3
 NODES ?= 1
@@ -16,6 +16,10 @@ BASE_URL ?=
 SUITE ?= trixie
 KUBERNETES ?= v1.32.13
 RUN := .venv/bin/python
+# Folders of unit tests that take about as long as all others.
+LIBRARIES := vkubelet fleet providers
+# A quarter of the random cases; `make test` has all.
+QUICK := $(RUN) -m pytest -q --timeout=30 --hypothesis-profile=quick -m 'not long'
 
 # Where this is set, each program that a test starts compiles all that it imports, which takes more than a second of CPU.
 unexport PYTHONDONTWRITEBYTECODE
@@ -65,24 +69,24 @@ bench: .venv/.stamp
 faults: .venv/.stamp
 	@$(RUN) -m tests.faults run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
-# Types and lint run in parallel to the unit tests, which take most of the time on two cores.
+# The longest part first: on two cores all others run beside it.
 check: .venv/.stamp
-	@$(MAKE) -j2 --output-sync=target check-unit-vkubelet check-types check-unit-others check-layers check-language check-format check-lint
+	@$(MAKE) -j2 --output-sync=target check-unit-others check-types check-unit-libraries check-layers check-language check-format check-lint
 	@echo 'check: passed'
 
 check-types: .venv/.stamp
 	@echo '==> types'
 	@.venv/bin/mypy
 
-check-unit: check-unit-vkubelet check-unit-others
+check-unit: check-unit-libraries check-unit-others
 
-check-unit-vkubelet: .venv/.stamp
-	@echo '==> unit tests of vkubelet'
-	@$(RUN) -m pytest -q --timeout=30 tests/unit/vkubelet
+check-unit-libraries: .venv/.stamp
+	@echo '==> unit tests of $(LIBRARIES)'
+	@$(QUICK) $(LIBRARIES:%=tests/unit/%)
 
 check-unit-others: .venv/.stamp
 	@echo '==> other unit tests'
-	@$(RUN) -m pytest -q --timeout=30 tests/unit --ignore=tests/unit/vkubelet
+	@$(QUICK) tests/unit $(LIBRARIES:%=--ignore=tests/unit/%)
 
 check-layers: .venv/.stamp
 	@echo '==> layers'

@@ -8,6 +8,7 @@ from hypothesis import settings
 
 # How long one example takes depends on what else the machine does.
 settings.register_profile("default", deadline=None)
+settings.register_profile("quick", max_examples=25, deadline=None)
 
 pytest_plugins = ["vkubelet.testing.fixtures", "vkubelet.testing.plugin"]
 

@@ -15,8 +15,8 @@ _TICK: Final = 1.0
 _STANDSTILL: Final = 5.0
 """Seconds without a tick after which this process counts as suspended."""
 _SETTLED: Final = 10.0
-"""Seconds after a break of the watch until the time of a renewal is compared again: events that were missed arrive all at once. At the start
-of the process there are none: it lists the Leases, and a change follows within milliseconds."""
+"""Seconds after a break of the watch until the time of a renewal is compared again: events that were missed arrive all at once. When the
+process starts, none was missed: it lists the Leases, and a change follows within milliseconds."""
 
 
 class Watching:

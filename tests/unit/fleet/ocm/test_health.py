@@ -265,7 +265,7 @@ async def test_f_143_a_clock_that_differs_is_reported_before_the_first_report() 
         assert scene.found(CLOCK) == ("False", "ManagedClusterClockOutOfSync") and scene.found() == ("", "")
 
 
-async def test_f_143_the_first_renewal_after_the_start_of_the_hub_shows_a_clock_that_differs() -> None:
+async def test_f_143_the_first_renewal_after_the_hub_starts_shows_a_clock_that_differs() -> None:
     scene = JoiningScene()
     # As the hub creates it.
     del scene.api.objects[LEASE]["spec"]["renewTime"]
