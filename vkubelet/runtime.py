@@ -207,6 +207,7 @@ class Runtime(LeaderProcess):
         return NodeShutdown(
             settings=self.settings.shutdown,
             nodes=self.nodes,
+            refuse=self.pods.refuse,
             drain=self.pods.drain,
             drained=self.pods.drained,
             is_closed=self._registrar.is_closed,

@@ -47,13 +47,14 @@ PARTS: Mapping[str, Sequence[str]] = {
 """Arguments of the pytest processes, those with clusters by their time, the longest first; each has separate clusters, which are removed
 when it exits. Of the faults, those that need no real cluster and are not judged by memory or time. No other tests run beside "alone": it
 loads the machine as far as possible, and compares that to times."""
-SIDE_BY_SIDE = 3
-"""Parts with clusters that run at the same time, as they wait for a part of their time."""
+SIDE_BY_SIDE = 4
+"""Parts with clusters that run at the same time, as they wait for a part of their time. With three, the last of them had the machine alone
+for minutes, and used a third of it."""
 BEHIND = ("campaign", "faults", "unit", "mutants")
 """Parts that run one after the other beside all of these, with CPU that those leave: they need no clusters, and a time that they judge is
 virtual or that of the CPU. Those that are left when all parts with clusters are started run like those."""
-_BEHIND_NICE = 3
-"""Half of the weight of others. It is not less because some of these tests take ten seconds of CPU and have limits of minutes."""
+_BEHIND_NICE = 5
+"""A third of the weight of others. It is not less because some of these tests take ten seconds of CPU and have limits of minutes."""
 _behind: set[int] = set()
 """Sessions that the terminal's Ctrl-C does not reach."""
 _GO = {"GOGC": "400", "GOMAXPROCS": "1"}

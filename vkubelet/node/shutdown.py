@@ -26,8 +26,8 @@ class ShutdownSettings:
     """What happens to the nodes and their pods when the process stops; for processes that do not come back."""
 
     nodes: Literal["keep", "cordon", "drain", "delete"] = "keep"
-    """keep: nothing changes, a restart has no effect; cordon: closed to new pods until the next start; drain: NotReady, and pods become
-    Failed with the reason Terminated; delete: drained, then Node and Lease are deleted."""
+    """keep: nothing changes, a restart has no effect; cordon: closed to new pods until the next start; drain: NotReady, refuses new pods, and
+    others become Failed with the reason Terminated; delete: drained, then Node and Lease are deleted."""
     seconds: float = 30.0
     """Time limit for all of that; pods get no longer grace period."""
 
@@ -42,6 +42,8 @@ class NodeShutdown:
 
     _settings: ShutdownSettings
     _nodes: DeclaredNodes
+    _refuse: Callable[[], None]
+    """Rejects new pods from now on."""
     _drain: Callable[[float], None]
     """Starts to terminate all pods."""
     _drained: Callable[[], bool]
@@ -62,6 +64,9 @@ class NodeShutdown:
                 log.warning("shutdown.nodes was not completed within shutdown.seconds; set more seconds if pods need longer to stop")
 
     async def _apply(self) -> None:
+        if self._settings.nodes != "cordon":
+            # Who reads that the node is not ready finds no new pod started on it.
+            self._refuse()
         self._nodes.close(HEALTHY if self._settings.nodes == "cordon" else _SHUTTING_DOWN)
         await self._until(lambda: all(self._is_closed(name) for name in self._declared()))
         if self._settings.nodes == "cordon":

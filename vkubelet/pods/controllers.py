@@ -45,7 +45,8 @@ class Pods:
     _metrics: Metrics | None = None
     _settings: PodSettings = PodSettings()
     _on_empty: list[Callable[[str], None]] = field(factory=list, init=False)
-    _draining: bool = field(default=False, init=False)
+    _enabled: DispatchMode = field(default=DispatchMode.SYNC, init=False)
+    """Mode of declared nodes."""
     _dispatch: Dispatch = field(init=False)
     _status_writer: StatusWriter = field(init=False)
     _lifecycle: Lifecycle = field(init=False)
@@ -161,7 +162,7 @@ class Pods:
 
     def enable(self, node: str) -> None:
         """Enables a declared node: its pods are handed to the provider, unless the process drains its nodes."""
-        self._set_mode(node, DispatchMode.DRAIN if self._draining else DispatchMode.SYNC)
+        self._set_mode(node, self._enabled)
 
     def retire(self, node: str) -> None:
         """Retires a node: its pods are still terminated; none is started."""
@@ -179,12 +180,19 @@ class Pods:
         while not self._status_writer.controller.queue.is_idle(within=MERGE):
             await self._clock.sleep(MERGE / 2)
 
+    def refuse(self) -> None:
+        """Rejects new pods of all nodes, as a kubelet does before it reports that its node shuts down."""
+        self._change_enabled(DispatchMode.REFUSE)
+
     def drain(self, grace: float) -> None:
         """Terminates the pods of all nodes and rejects new ones; see `drained`."""
-        self._draining = True
-        for node in self._dispatch.nodes(DispatchMode.SYNC):
-            self._set_mode(node, DispatchMode.DRAIN)
+        self._change_enabled(DispatchMode.DRAIN)
         self._lifecycle.drain(grace)
+
+    def _change_enabled(self, mode: DispatchMode) -> None:
+        before, self._enabled = self._enabled, mode
+        for node in self._dispatch.nodes(before):
+            self._set_mode(node, mode)
 
     def drained(self) -> bool:
         """Checks that no pod of any node runs any more."""

@@ -165,6 +165,8 @@ def next_step(record: PodRecord, situation: Situation, *, now: float) -> tuple[S
         return _terminating(record, situation, now)
     if situation.terminal or record.made_terminal:
         return Step.WAIT, None
+    if mode is DispatchMode.REFUSE and not record.may_exist:
+        return Step.FAIL_SHUTDOWN, None
     if mode is DispatchMode.DRAIN:
         return (Step.FAIL_SHUTDOWN, None) if record.missing or not record.may_exist else _terminate(record, now)
     if record.missing:

@@ -37,6 +37,8 @@ class DispatchMode(enum.Enum):
     SYNC = "sync"
     RETIRE = "retire"
     """Pods are terminated; none is started."""
+    REFUSE = "refuse"
+    """The process is about to drain its nodes: new pods are rejected, and those that run are not terminated yet."""
     DRAIN = "drain"
     """The process stops and drains its nodes: running pods are terminated, new ones rejected."""
 

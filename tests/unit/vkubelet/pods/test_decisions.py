@@ -61,6 +61,13 @@ def test_pod_is_synced_only_on_a_declared_node_and_only_when_it_changed(mode: Di
     assert step(record(), POD, mode=mode, current=current)[0] is expected
 
 
+def test_new_pods_of_a_node_that_will_be_drained_are_refused_and_others_run_on() -> None:
+    for mode in (DispatchMode.REFUSE, DispatchMode.DRAIN):
+        assert step(record(may_exist=False), POD, mode=mode)[0] is Step.FAIL_SHUTDOWN
+    assert step(record(), POD, mode=DispatchMode.REFUSE)[0] is Step.WAIT
+    assert step(record(), POD, mode=DispatchMode.DRAIN)[0] is Step.TERMINATE
+
+
 def test_terminal_and_rejected_pods_are_not_synced() -> None:
     assert step(record(), with_status(POD, {"phase": "Failed"}))[0] is Step.WAIT
     rejected = record()
