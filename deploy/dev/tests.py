@@ -19,7 +19,9 @@ from pathlib import Path
 
 ALONE = ("tests/integration/runtime/test_scale.py", "tests/integration/runtime/test_thousand_nodes.py")
 _SAFETY = "tests/integration/kubeocean/safety"
-"""The rules of docs/explanation/safety-rules.md, about as long as all else of kubeocean."""
+"""The rules of docs/explanation/safety-rules.md, which wait more than they compute."""
+_WAITING = tuple(f"tests/integration/kubeocean/{name}.py" for name in ("test_cut", "test_plan_and_explain", "test_window_edge"))
+"""Others of kubeocean that wait for outages and windows."""
 _FLEET = "tests/integration/fleet"
 _COMPUTED = "tests/integration/server/test_fuzz.py"
 """A minute of CPU without a cluster."""
@@ -28,10 +30,10 @@ PARTS: Mapping[str, Sequence[str]] = {
         "tests/integration",
         *(f"--ignore={path}" for path in ("tests/integration/kubeocean", "tests/integration/manager", _FLEET, _COMPUTED, *ALONE)),
     ),
-    "kubeocean": ("tests/integration/kubeocean", f"--ignore={_SAFETY}"),
+    "kubeocean": ("tests/integration/kubeocean", *(f"--ignore={path}" for path in (_SAFETY, *_WAITING))),
     "end-to-end": ("tests/e2e", "--timeout=1500"),
     "fleet": (_FLEET,),
-    "safety": (_SAFETY,),
+    "safety": (_SAFETY, *_WAITING),
     "conformance": ("tests/conformance",),
     "manager": ("tests/integration/manager",),
     "campaign": ("tests/faults/test_campaign.py", "tests/faults/test_fleet.py", "tests/faults/test_shards.py"),
