@@ -26,8 +26,8 @@ class ShutdownSettings:
     """What happens to the nodes and their pods when the process stops; for processes that do not come back."""
 
     nodes: Literal["keep", "cordon", "drain", "delete"] = "keep"
-    """keep: nothing changes, a restart has no effect; cordon: closed to new pods until the next start; drain: NotReady, refuses new pods, and
-    others become Failed with the reason Terminated; delete: drained, then Node and Lease are deleted."""
+    """keep: nothing changes, a restart has no effect; cordon: closed to new pods until the next start; drain: NotReady, refuses new pods,
+    and others become Failed with the reason Terminated; delete: drained, then Node and Lease are deleted."""
     seconds: float = 30.0
     """Time limit for all of that; pods get no longer grace period."""
 
