@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -73,12 +73,12 @@ class Interpreter:
                 print(json.dumps(question), file=self._process.stdin, flush=True)
                 done, answer = json.loads(self._process.stdout.readline())
             except (BrokenPipeError, ValueError):
-                raise RuntimeError(f"the interpreter ended with {self._process.wait(10)}: {self._said()}") from None
+                raise RuntimeError(f"the interpreter ended with {self._process.wait(10)}: {self._complaints()}") from None
         if not done:
             raise RuntimeError(answer)
         return answer
 
-    def _said(self) -> str:
+    def _complaints(self) -> str:
         return os.pread(self._stderr, 1 << 16, 0).decode(errors="replace")
 
     def _end(self) -> None:
@@ -131,15 +131,15 @@ def fork(program: str, *args: str, log: Path, env: Mapping[str, str], errors: Pa
     return Forked(interpreter, interpreter.ask("fork", program, args, logs, os.getcwd(), dict(env), str(network or "")))
 
 
-def run_in_tree(module: str, *args: str, tree: Path, paths: Sequence[Path], seconds: float) -> tuple[int, str]:
-    """`python -m MODULE ARGS` in a copied tree, with these paths before all others and a fixed hash seed: its exit code, and what it wrote.
+def run_in_tree(module: str, *args: str, tree: Path, seconds: float) -> tuple[int, str]:
+    """`python -m MODULE ARGS` in a copied tree, whose modules come before all others, with a fixed hash seed: its exit code and its output.
 
     Raises subprocess.TimeoutExpired.
     """
     interpreter = _interpreter("libraries", PYTHONHASHSEED="0")
     with tempfile.NamedTemporaryFile() as log:
         environment = {**os.environ, "PYTHONHASHSEED": "0"}
-        where = [str(path) for path in paths]
+        where = [str(tree), str(tree / ".editable")]
         pid = interpreter.ask("fork", f"{_MODULE}{module}", [*where, "--", *args], [log.name, log.name], str(tree), environment, "")
         ended = Forked(interpreter, pid)
         try:

@@ -102,10 +102,9 @@ def tree(planted: Planted) -> Iterator[Path]:
 
 def in_tree(place: Path, *arguments: str) -> list[str]:
     """Runs `python -m tests.faults.planted.find` in a tree; returns its last line as JSON: a schedule, and what was found."""
-    paths = [place, place / ".editable"]
-    code, said = run_in_tree("tests.faults.planted.find", *arguments, tree=place, paths=paths, seconds=LONGEST)
-    assert code == 0, f"the simulation failed in {place}:\n{said[-4000:]}"
-    found: list[str] = json.loads(said.splitlines()[-1])
+    code, output = run_in_tree("tests.faults.planted.find", *arguments, tree=place, seconds=LONGEST)
+    assert code == 0, f"the simulation failed in {place}:\n{output[-4000:]}"
+    found: list[str] = json.loads(output.splitlines()[-1])
     return found
 
 
