@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.unit.test_architecture import ROOT, SHIPPED
+
 PUBLIC_NAMES = 30
-PACKAGES = ("vkubelet", "kubeocean", "fleet", "providers")
-SHIPPED = tuple(path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
 
 TREE = {
     "": "CHANGELOG.md CONTRIBUTING.md LICENSE Makefile Dockerfile README.md SECURITY.md mkdocs.yml pyproject.toml "
