@@ -57,8 +57,6 @@ down:
 
 test: .venv/.stamp
 	@$(RUN) deploy/dev/packages.py
-	@$(RUN) -m vkubelet.testing.cluster binaries --all
-	@$(RUN) deploy/dev/image.py
 	@$(RUN) deploy/dev/tests.py
 
 bench: .venv/.stamp

@@ -2,13 +2,15 @@
 
 Invariant: a file in the cache is complete and of the version its directory names, because it is renamed into place as the last step; a
 downloaded one has the published SHA-512. Without a network, downloads give up in seconds.
-A new program is one row of `PROGRAMS`, and with its own dependencies also a folder below `gomod`.
+A new program is one row of `PROGRAMS` and a tool of the module in `gomod`; it has a separate module, a folder below, only if it does not
+compile with the libraries of the first one, of which Go then has to compile two versions.
 """
 
 import fcntl
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
@@ -38,15 +40,6 @@ def kwok_flags(version: str) -> str:
     return f"-X sigs.k8s.io/kwok/pkg/consts.Version={version}"
 
 
-def metrics_server_flags(version: str) -> str:
-    return f"-X k8s.io/client-go/pkg/version.gitVersion={version}"
-
-
-def coredns_flags(version: str) -> str:
-    """Returns no linker flags: the version is a constant of its module."""
-    return ""
-
-
 def helm_flags(version: str) -> str:
     """Returns linker flags: without a cluster, charts are rendered for the version of ours."""
     _, minor, _ = VERSION.split(".")
@@ -55,9 +48,15 @@ def helm_flags(version: str) -> str:
     return f"-X helm.sh/helm/v3/internal/version.version={version} {known}"
 
 
+def no_flags(version: str) -> str:
+    """Returns no linker flags: the version is a constant of the module, or no client asks for it."""
+    return ""
+
+
 @frozen(kw_only=True)
 class Program:
-    """One program: the Go package it is built from, and the folder below `gomod` that names its modules ("" is `gomod` itself)."""
+    """One program: the Go package it is built from, the folder below `gomod` with its module ("" is `gomod` itself), and linker flags for
+    variables of packages that no other program of the module has."""
 
     package: str
     module: str = ""
@@ -76,12 +75,10 @@ PROGRAMS = {
     # The following are only built on request.
     "kube-proxy": Program(package="k8s.io/kubernetes/cmd/kube-proxy"),
     # With a main package of ours, as the one of CoreDNS imports the clients of every cloud.
-    "coredns": Program(package="vkubelet/testing/cluster/coredns", module="coredns", version="v1.12.4", flags=coredns_flags),
+    "coredns": Program(package="vkubelet/testing/cluster/coredns", version="v1.12.4", flags=no_flags),
     "kwok": Program(package="sigs.k8s.io/kwok/cmd/kwok", module="kwok", version="v0.7.0", flags=kwok_flags),
-    "metrics-server": Program(
-        package="sigs.k8s.io/metrics-server/cmd/metrics-server", module="metrics-server", version="v0.9.0", flags=metrics_server_flags
-    ),
-    "helm": Program(package="helm.sh/helm/v3/cmd/helm", module="helm", version="v3.19.5", flags=helm_flags),
+    "metrics-server": Program(package="sigs.k8s.io/metrics-server/cmd/metrics-server", version="v0.8.0", flags=no_flags),
+    "helm": Program(package="helm.sh/helm/v3/cmd/helm", version="v3.19.5", flags=helm_flags),
 }
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet")
 """Programs of an official release that every development cluster runs."""
@@ -100,6 +97,8 @@ RELEASES = "https://dl.k8s.io/release"
 REACH_SECONDS = 4.0
 STALL_SECONDS = 20.0
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_GO = {"CGO_ENABLED": "0", "GOGC": "off", "GOMEMLIMIT": "2GiB"}
+"""Environment of a build. A compiler exits before it has to collect garbage, unless a package is very large: a tenth less CPU."""
 QUESTIONS = {"kubectl": ["version", "--client"], "helm": ["version", "--template", "{{.Version}}"]}
 """Arguments that print the version of a program."""
 
@@ -256,45 +255,60 @@ async def _build(targets: Mapping[str, Path], *, say: Callable[[str], None], clo
     """Builds these programs, each into its file. Raises ClusterError without Go, or with the compiler's last lines."""
     if shutil.which("go") is None:
         raise ClusterError(
-            f"missing: {', '.join(targets)}. Install Go 1.24 or newer to build them (go.dev/doc/install), or put them on the PATH "
+            f"missing: {', '.join(targets)}. Install Go 1.24.4 or newer to build them (go.dev/doc/install), or put them on the PATH "
             f"(Kubernetes {VERSION}, etcd 3.6) or into a directory named by KUBEBUILDER_ASSETS."
         )
-    count = f"{len(targets)} program{'s' if len(targets) > 1 else ''}"
-    say(f"building {count} with Go; the first time this takes about {_minutes(targets)} on two cores")
-    for position, (name, target) in enumerate(targets.items(), start=1):
-        text = f"building {name} ({position} of {len(targets)})"
-        await with_progress(_build_one(name, PROGRAMS[name], target), text, say=say, clock=clock)
+    say(f"building {_count(len(targets))} with Go; the first time this takes about {_minutes(targets)} minutes on two cores")
+    modules = dict.fromkeys(PROGRAMS[name].module for name in targets)
+    for module in modules:
+        await _build_module(module, {name: targets[name] for name in targets if PROGRAMS[name].module == module}, say=say, clock=clock)
 
 
-def _minutes(names: Iterable[str]) -> str:
-    """Estimates the build time: the programs of Kubernetes share most of their packages; every other one starts from scratch."""
-    names = set(names)
-    together = 5 if names & set(ALL) else 0
-    return f"{together + 2 * len(names & set(ON_DEMAND))} minutes"
+def _count(number: int) -> str:
+    return f"{number} program{'s' if number > 1 else ''}"
+
+
+def _minutes(names: Iterable[str]) -> int:
+    """Estimates the build time: the programs of a module share most of their packages, and the largest is an API server."""
+    return 2 + 3 * len({PROGRAMS[name].module for name in names}) + len(set(names)) // 3
+
+
+async def _build_module(folder: str, targets: Mapping[str, Path], *, say: Callable[[str], None], clock: Clock) -> None:
+    """Builds programs of one module at once: while one is linked, which takes one core, packages of others are compiled."""
+    programs = [PROGRAMS[name] for name in targets]
+    variables = " ".join(sorted({program.flags(program.version) for program in programs}))
+    flags = ["-mod=readonly", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false", "-ldflags", f"-s -w {variables}"]
+    with _module(folder) as module, tempfile.TemporaryDirectory(prefix="vkubelet-made-") as made:
+        text = f"building {', '.join(targets)}"
+        packages = [program.package for program in programs]
+        work = run("go", "-C", str(module), "build", *flags, "-o", f"{made}/", *packages, env={**os.environ, **_GO})
+        try:
+            await with_progress(work, lambda: f"{text}: {len(os.listdir(made))} of {len(targets)} made", say=say, clock=clock)
+        except CommandFailed as error:
+            lines = "\n".join(error.stderr.strip().splitlines()[-20:])
+            raise ClusterError(f"building {', '.join(targets)} failed:\n{lines}") from error
+        for program, target in zip(programs, targets.values(), strict=True):
+            _keep(Path(made, _file_of(program.package)), target)
 
 
 @contextmanager
 def _module(folder: str) -> Iterator[Path]:
-    """Yields a copy of the files of a module, because Go needs a writable directory."""
-    source = resources.files("vkubelet.testing.cluster").joinpath("gomod", folder)
-    with tempfile.TemporaryDirectory(prefix="vkubelet-build-") as scratch:
-        for file in source.iterdir():
-            if file.is_file():
-                Path(scratch, file.name).write_bytes(file.read_bytes())
-        yield Path(scratch)
+    """Yields a copy of a module, because Go needs a writable directory."""
+    package = resources.files("vkubelet.testing.cluster").joinpath("gomod", folder)
+    with resources.as_file(package) as source, tempfile.TemporaryDirectory(prefix="vkubelet-build-") as scratch:
+        yield Path(shutil.copytree(source, Path(scratch, "gomod")))
 
 
-async def _build_one(name: str, program: Program, target: Path) -> None:
+def _file_of(package: str) -> str:
+    """Returns the name that `go build` gives the program of a package: the last part of its path that is no major version."""
+    return next(part for part in reversed(package.split("/")) if not re.fullmatch(r"v\d+", part))
+
+
+def _keep(made: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{name}.{os.getpid()}")
-    flags = ["-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags", f"-s -w {program.flags(program.version)}"]
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        with _module(program.module) as module:
-            environment = {**os.environ, "CGO_ENABLED": "0"}
-            await run("go", "-C", str(module), "build", *flags, "-o", str(draft), program.package, env=environment)
+        shutil.move(made, draft)
         draft.replace(target)
-    except CommandFailed as error:
-        lines = "\n".join(error.stderr.strip().splitlines()[-20:])
-        raise ClusterError(f"building {name} failed:\n{lines}") from error
     finally:
         draft.unlink(missing_ok=True)

@@ -213,15 +213,19 @@ class Lifetime(ABC):
         await self.stop()
 
 
-async def with_progress(work: Awaitable[T], text: str, *, say: Callable[[str], None], clock: Clock) -> T:
-    """Awaits `work`, printing `text` at once and with the seconds passed from then on."""
+def current(text: str | Callable[[], str]) -> str:
+    return text if isinstance(text, str) else text()
+
+
+async def with_progress(work: Awaitable[T], text: str | Callable[[], str], *, say: Callable[[str], None], clock: Clock) -> T:
+    """Awaits `work`, printing `text` at once and with the seconds passed from then on; a function returns the text of each moment."""
     started = clock.monotonic()
-    say(f"{text} …")
+    say(f"{current(text)} …")
 
     async def tick() -> None:
         while True:
             await clock.sleep(TICK_SECONDS)
-            say(f"{text} … {clock.monotonic() - started:.0f} s")
+            say(f"{current(text)} … {clock.monotonic() - started:.0f} s")
 
     try:
         async with asyncio.TaskGroup() as group:

@@ -13,7 +13,7 @@ import pytest
 
 from vkubelet.clock import SystemClock
 from vkubelet.testing.cluster import binaries
-from vkubelet.testing.cluster.binaries import PROGRAMS, VERSION, Binaries, cache_directory, find, kubernetes_flags
+from vkubelet.testing.cluster.binaries import PROGRAMS, VERSION, Binaries, Program, cache_directory, find, kubernetes_flags
 from vkubelet.testing.cluster.processes import ClusterError
 
 
@@ -90,26 +90,36 @@ async def test_without_go_the_error_says_what_to_install(environment: dict[str, 
     # etcd and agnhost are in no Kubernetes release, so nothing is downloaded on the way to the build.
     monkeypatch.setenv("PATH", environment["PATH"])
     missing = Binaries(say=lambda line: None, clock=SystemClock(), environment=environment)
-    with pytest.raises(ClusterError, match="missing: etcd, agnhost.*Install Go 1.24"):
+    with pytest.raises(ClusterError, match="missing: etcd, agnhost.*Install Go 1.24.4"):
         await missing.ensure(["etcd", "agnhost"])
+
+
+def module(program: Program) -> str:
+    return resources.files("vkubelet.testing.cluster").joinpath("gomod", program.module, "go.mod").read_text("utf-8")
 
 
 def test_every_program_can_be_built() -> None:
     assert set(PROGRAMS) == {*binaries.ALL, *binaries.ON_DEMAND}
-    package = resources.files("vkubelet.testing.cluster")
     for program in PROGRAMS.values():
-        tools = package.joinpath("gomod", program.module, "go.mod").read_text("utf-8")
-        assert program.package in tools
-        assert package.joinpath("gomod", program.module, "go.sum").is_file()
+        lines = {line.strip().removeprefix("tool ") for line in module(program).splitlines()}
+        folder = program.package.removeprefix("vkubelet/testing/cluster/")
+        ours = resources.files("vkubelet.testing.cluster").joinpath("gomod", folder, "main.go").is_file()
+        assert ours or program.package in lines, program.package
 
 
 @pytest.mark.parametrize("name", binaries.ON_DEMAND)
-def test_what_is_made_on_demand_has_a_version_of_its_own(environment: dict[str, str], name: str) -> None:
+def test_what_is_made_on_demand_is_of_the_version_of_its_module(environment: dict[str, str], name: str) -> None:
     program = PROGRAMS[name]
-    tools = resources.files("vkubelet.testing.cluster").joinpath("gomod", program.module, "go.mod").read_text("utf-8")
-    assert f" {program.version}" in tools
+    assert f" {program.version}" in module(program)
     made = put(cache_directory(environment, program.version) / name)
     assert find(name, environment) == made
+
+
+def test_programs_of_a_module_set_no_variable_twice() -> None:
+    for folder in {program.module for program in PROGRAMS.values()}:
+        flags = {program.flags(program.version) for program in PROGRAMS.values() if program.module == folder}
+        variables = [word.partition("=")[0] for flag in flags for word in flag.split() if "=" in word]
+        assert len(variables) == len(set(variables)) > 0
 
 
 def test_built_programs_know_their_version() -> None:
