@@ -1,7 +1,7 @@
-"""This tree beside another revision of it: the same bursts of leased pods on the same clusters, by the program of either in turn.
+"""This tree beside another revision, or beside itself with another Python: the same bursts of leased pods on the same clusters, in turn.
 
-Invariant: rounds alternate which one is first, and both run from an archive of their revision's files or from this checkout, by the same
-interpreter and libraries.
+Invariant: rounds alternate which one is first. Another revision runs from an archive of its files, by the same interpreter and libraries;
+another Python runs this checkout.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,24 +17,28 @@ from pathlib import Path
 from statistics import median
 
 import yaml
-from attrs import define, field
+from attrs import define, evolve, field
 
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.leased import Bursts, Round, leased
 from tests.support.program import Program
 from vkubelet.testing.cluster import Site
+from vkubelet.testing.cluster.binaries import cache_directory
 
 REVISION = "AGAINST"
 """Environment variable with the git revision that this tree is compared with."""
+SUITE = "AGAINST_PYTHON"
+"""Environment variable with a Debian suite, with whose Python this tree is compared; `make check-python` has to have run before."""
 NODES, ROUNDS = 50, 5
 ROOT = Path(__file__).parents[2]
 
 
 @define
 class OfTree(Bursts):
-    """Bursts by the program whose source is in `tree`."""
+    """Bursts by the program whose source is in `tree`, run by `python`."""
 
     tree: Path = ROOT
+    python: Sequence[str] = (sys.executable,)
     rounds: list[Round] = field(factory=list)
 
     async def once(self) -> None:
@@ -45,7 +50,7 @@ class OfTree(Bursts):
         config.write_text(self._readable(config.read_text()))
         # Without the second one the working directory would come first.
         paths = {"PYTHONPATH": str(self.tree), "PYTHONSAFEPATH": "1"}
-        return Program("kubeocean", *made.arguments, log=made.log, env=paths)
+        return Program("kubeocean", *made.arguments, log=made.log, env=paths, python=self.python)
 
     def _readable(self, text: str) -> str:
         """The settings without those of the provider that the revision does not have."""
@@ -67,22 +72,32 @@ UNITS = {"cpu": "ms/pod", "rate": "pods/s", "p99": "s", "removal": "pods/s", "re
 
 
 async def measure(site: Site) -> Sequence[Figure]:
-    """500 pods on 50 simulated nodes by the program of this tree and by that of the revision AGAINST (default HEAD) in turn."""
+    """500 pods on 50 simulated nodes by this tree and by the revision AGAINST (default HEAD), or the Python of AGAINST_PYTHON, in turn."""
     with tempfile.TemporaryDirectory() as directory:
-        other = extracted(os.environ.get(REVISION, "HEAD"), Path(directory))
         async with leased(site, "versus", nodes=NODES) as lease:
-            for tree in (ROOT, other):
-                await OfTree(lease, pods=100, tree=tree).once()
-            trees = [OfTree(lease, tree=ROOT), OfTree(lease, tree=other)]
+            if suite := os.environ.get(SUITE):
+                name, other = f"Python of {suite}", OfTree(lease, python=in_suite(cache_directory().parent / f"debian-{suite}"))
+            else:
+                name, other = "the other revision", OfTree(lease, tree=extracted(os.environ.get(REVISION, "HEAD"), Path(directory)))
+            trees = [OfTree(lease), other]
+            for each in trees:
+                await evolve(each, pods=100, rounds=[]).once()
             for number in range(ROUNDS):
                 for each in trees if number % 2 else reversed(trees):
                     await each.once()
     _show(trees)
-    this, that = trees
     return [
-        Figure(name=f"versus_{name}", value=this.median(name), unit=unit, ratio_to="the other revision", ratio=_ratio(this, that, name))
-        for name, unit in UNITS.items()
+        Figure(name=f"versus_{figure}", value=trees[0].median(figure), unit=unit, ratio_to=name, ratio=_ratio(*trees, figure))
+        for figure, unit in UNITS.items()
     ]
+
+
+def in_suite(root: Path) -> Sequence[str]:
+    """The command of the Python of a Debian suite, in a mount namespace that shows it this checkout and the temporary files."""
+    shown = ("/proc", "/dev", "/tmp", str(ROOT))
+    mounts = "".join(f'mkdir -p "$0{path}" && mount --rbind {path} "$0{path}" && ' for path in shown)
+    enter = f'{mounts}exec chroot "$0" /usr/bin/env -C {ROOT} /venv/bin/python "$@"'
+    return ("unshare", "--mount", "sh", "-c", enter, str(root))
 
 
 def extracted(revision: str, directory: Path) -> Path:

@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -34,13 +34,23 @@ COLD = "VKUBELET_COLD_PROGRAMS"
 class Program:
     """`python -m MODULE ARGS`; use as a context manager. `log` is its stderr and stdout.
 
-    Unless it is `cold`, it is forked from an interpreter that has imported it already. `network` is the file of its network namespace.
+    Unless it is `cold`, it is forked from an interpreter that has imported it already. `network` is the file of its network namespace,
+    `python` the command of another interpreter.
     Its temporary files are in `scratch` beside the log: a killed program deletes none.
     """
 
-    def __init__(self, module: str, *args: str, log: Path, env: Mapping[str, str] | None = None, network: Path | None = None) -> None:
+    def __init__(
+        self,
+        module: str,
+        *args: str,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        network: Path | None = None,
+        python: Sequence[str] = (sys.executable,),
+    ) -> None:
         self.arguments = args
         self.cold = COLD in os.environ or module not in PROGRAMS
+        self._python = python
         self._module = module
         self._network = network
         self._process: subprocess.Popen[bytes] | Forked | None = None
@@ -64,7 +74,7 @@ class Program:
             self._process = fork(self._module, *self.arguments, log=self.log, env=self._env, network=self._network)
             return self
         inside = () if self._network is None else ("nsenter", f"--net={self._network}")
-        command = (*inside, sys.executable, "-m", self._module, *self.arguments)
+        command = (*inside, *self._python, "-m", self._module, *self.arguments)
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
                 command, env=self._env, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent
