@@ -15,7 +15,7 @@ from typing import Final
 
 import aiohttp
 
-from vkubelet.client.transport import Call, Outgoing, Transport, refusal, unreachable
+from vkubelet.client.transport import Call, Outgoing, Transport, keep_nothing_back, refusal, unreachable
 from vkubelet.clock import Clock
 from vkubelet.errors import ServerError, Unreachable
 
@@ -161,7 +161,7 @@ class _Answer:
             raise await refusal(self.call, response, quote_plain=True)
         if response.connection is not None and response.connection.transport is not None:
             self._below = response.connection.transport
-            _keep_nothing_back(self._below)
+            keep_nothing_back(self._below)
         return response
 
     def close(self) -> None:
@@ -170,17 +170,6 @@ class _Answer:
             self._below.abort()
         if self._response is not None:
             self._response.close()
-
-
-def _keep_nothing_back(transport: asyncio.Transport) -> None:
-    """Makes the kernel buffer data while nothing is read, instead of the TLS layer.
-
-    The TLS layer of uvloop takes the close of a connection for an error and drops its buffer; API servers close directly after their last
-    message.
-    """
-    limit = getattr(transport, "set_read_buffer_limits", None)
-    if limit is not None:
-        limit(1, 0)
 
 
 async def _upgrade(transport: Transport, outgoing: Outgoing, answer: _Answer, *, protocols: Sequence[str]) -> Socket:

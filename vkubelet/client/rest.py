@@ -18,7 +18,7 @@ from attrs import frozen
 from vkubelet.api.codec import ObjectList, WatchEvent, decode_json, decode_list, decode_object, encode_json
 from vkubelet.api.objects import Json, JsonView, Key, KubeObject, ObjectMeta, PodRef, Resource
 from vkubelet.client.connection import Connection
-from vkubelet.client.transport import JSON, Call, Transport, chunks
+from vkubelet.client.transport import JSON, Call, Transport, gathered
 from vkubelet.client.watch import watch, watch_params
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.errors import Expired, ServerError
@@ -253,7 +253,7 @@ class Client:
         timeouts = self.connection.timeouts
         timeout = aiohttp.ClientTimeout(total=None, connect=timeouts.reach, sock_connect=timeouts.connect)
         async with self.transport.streaming(), self.transport.open(call, timeout) as response:
-            yield chunks(response, call.attempt)
+            yield gathered(response, call.attempt, self.transport.clock)
 
     async def request(self, method: str, path: str, *, params: Params = (), body: object = None, accept: str = JSON) -> bytes:
         """Sends any other request, such as GET /version; returns the response as bytes."""
