@@ -1,8 +1,7 @@
 """`python -m tests.benchmarks.ideal HUB WORKER NAMESPACE`: the ideal pipeline, what leasing a pod takes at the very least and nothing more.
 
 For each pod that appears in a namespace of the hub: a token, its Secret in the worker, a physical pod there, and, when that runs, one
-status in the hub. For each that is being deleted: the deletion of the physical pod, and, when that is gone, of its Secret and of the pod in
-the hub. No retry, no check, nothing is looked up: whatever does leasing has to do this much.
+status in the hub. No retry, no check, nothing is looked up: whatever does leasing has to do this much. `ideal_deleter` removes them.
 
 Invariant: nothing of the code that is compared with it is used.
 """
@@ -12,68 +11,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import json
-import ssl
 import sys
-import tempfile
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 from attrs import define, field
 
-from vkubelet.api.codec import decode_yaml
+from tests.benchmarks.bare import IN_FLIGHT, Api, Body
 
-IN_FLIGHT = 32
 MOUNT = "ideal"
 HOME = "ideal/home"
 """Annotation of a physical pod: NAMESPACE/NAME/UID of the pod at home."""
 MERGE = "application/strategic-merge-patch+json"
-
-Body = dict[str, Any]
-
-
-class Api:
-    """One API server, by a kubeconfig with a token."""
-
-    def __init__(self, kubeconfig: Path) -> None:
-        config = decode_yaml(kubeconfig.read_text())
-        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-        with tempfile.NamedTemporaryFile() as ca:
-            ca.write(base64.b64decode(cluster["certificate-authority-data"]))
-            ca.flush()
-            context = ssl.create_default_context(cafile=ca.name)
-        self._url = cluster["server"]
-        self._headers = {"Authorization": f"Bearer {user['token']}", "Accept": "application/json"}
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=context))
-
-    async def write(self, method: str, path: str, body: Body | None = None, *, kind: str = "application/json") -> Body:
-        headers = {**self._headers, "Content-Type": kind}
-        async with self._session.request(method, self._url + path, data=json.dumps(body) if body else None, headers=headers) as answer:
-            text = await answer.read()
-            assert answer.status < 300, text
-            found: Body = json.loads(text)
-            return found
-
-    async def watch(self, path: str, query: str = "") -> AsyncIterator[tuple[str, Body]]:
-        """The type and object of each event. An API server ends the watch of a client that is late, which continues where it was."""
-        version = ""
-        while True:
-            url = f"{self._url}{path}?watch=true&timeoutSeconds=3600&resourceVersion={version}{query}"
-            async with self._session.get(url, headers=self._headers, timeout=aiohttp.ClientTimeout()) as answer:
-                async for event in _events(answer.content):
-                    assert event["type"] != "ERROR", event
-                    version = event["object"]["metadata"]["resourceVersion"]
-                    yield event["type"], event["object"]
-
-
-async def _events(content: aiohttp.StreamReader) -> AsyncIterator[Body]:
-    rest = b""
-    async for chunk in content.iter_any():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield json.loads(line)
 
 
 @define
@@ -86,7 +34,6 @@ class Pipeline:
     _slots: asyncio.Semaphore = field(factory=lambda: asyncio.Semaphore(IN_FLIGHT))
     _begun: set[str] = field(factory=set)
     _told: set[str] = field(factory=set)
-    _ending: set[str] = field(factory=set)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -97,27 +44,20 @@ class Pipeline:
     async def _follow_home(self, group: asyncio.TaskGroup) -> None:
         async for kind, pod in self.hub.watch(f"/api/v1/namespaces/{self.namespace}/pods"):
             uid = pod["metadata"]["uid"]
-            if kind == "DELETED":
-                continue
-            if "deletionTimestamp" in pod["metadata"] and uid not in self._ending:
-                self._ending.add(uid)
-                group.create_task(self._end(pod))
-            elif uid not in self._begun:
+            if kind == "ADDED" and uid not in self._begun:
                 self._begun.add(uid)
                 group.create_task(self._lease(pod))
 
     async def _follow_worker(self, group: asyncio.TaskGroup) -> None:
         async for kind, pod in self.worker.watch(f"/api/v1/namespaces/{MOUNT}/pods", "&fieldSelector=status.phase%3DRunning"):
             home = pod["metadata"]["annotations"][HOME]
-            if kind == "DELETED":
-                group.create_task(self._remove(home, pod["metadata"]["name"]))
-            elif home not in self._told:
+            if kind == "ADDED" and home not in self._told:
                 self._told.add(home)
                 group.create_task(self._tell(home, pod["status"]))
 
     async def _lease(self, pod: Body) -> None:
         meta = pod["metadata"]
-        name = _named(meta["uid"])
+        name = physical_name(meta["uid"])
         async with self._slots:
             bound = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
             request = {"spec": {"audiences": [], "expirationSeconds": 3607, "boundObjectRef": bound}}
@@ -134,21 +74,8 @@ class Pipeline:
         async with self._slots:
             await self.hub.write("PATCH", f"/api/v1/namespaces/{namespace}/pods/{name}/status", body, kind=MERGE)
 
-    async def _end(self, pod: Body) -> None:
-        meta = pod["metadata"]
-        grace = {"gracePeriodSeconds": meta["deletionGracePeriodSeconds"]}
-        async with self._slots:
-            await self.worker.write("DELETE", f"/api/v1/namespaces/{MOUNT}/pods/{_named(meta['uid'])}", grace)
 
-    async def _remove(self, home: str, physical: str) -> None:
-        namespace, name, uid = home.split("/")
-        at_once = {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
-        async with self._slots:
-            await self.hub.write("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}", at_once)
-            await self.worker.write("DELETE", f"/api/v1/namespaces/{MOUNT}/secrets/{physical}")
-
-
-def _named(uid: str) -> str:
+def physical_name(uid: str) -> str:
     """The physical pod and its Secret, for the UID of the pod in the hub."""
     return hashlib.md5(uid.encode(), usedforsecurity=False).hexdigest()
 

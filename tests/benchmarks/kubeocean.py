@@ -41,7 +41,7 @@ WAVE = 1_000
 async def burst(site: Site) -> Sequence[Figure]:
     """500 pods on 50 simulated nodes, by the ideal pipeline and by the real program in turn; medians after a round that is not counted.
 
-    The part of the pipeline that ends and removes pods is the ideal deleter.
+    Those of the ideal pipeline are removed by the ideal deleter.
     """
     async with leased(site, "burst", nodes=NODES) as lease:
         await Bursts(lease, pods=100).round()

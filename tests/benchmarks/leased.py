@@ -1,4 +1,4 @@
-"""A hub and a worker with simulated nodes, bound to each other, and bursts of pods through the binding or through the ideal pipeline.
+"""A hub and a worker with simulated nodes, bound to each other, and bursts of pods through the binding or through the ideal programs.
 
 Invariant: both get the same pods on the same clusters from the same 16 connections, one after the other and never at once.
 """
@@ -10,12 +10,13 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from attrs import define, evolve, field, frozen
 
+from tests.benchmarks import ideal, ideal_deleter
 from tests.benchmarks.ideal import MOUNT
 from tests.benchmarks.planes import NO_AUDIT
 from tests.support.bound import Bound
@@ -75,14 +76,19 @@ class Lease:
                 raise AssertionError(f"{error}\n{program.tail()}") from None
             yield program
 
-    @asynccontextmanager
-    async def ideal(self, namespace: str) -> AsyncIterator[int]:
+    def ideal(self, namespace: str) -> AbstractAsyncContextManager[int]:
         """The ideal pipeline for one namespace; its process id."""
+        return self._beside(ideal.__name__, namespace)
+
+    def ideal_deleter(self, namespace: str) -> AbstractAsyncContextManager[int]:
+        """The ideal deleter of the pods that the ideal pipeline made; its process id."""
+        return self._beside(ideal_deleter.__name__, namespace)
+
+    @asynccontextmanager
+    async def _beside(self, module: str, namespace: str) -> AsyncIterator[int]:
         bound = self.bound
         arguments = (str(account(bound.hub, bound.user)), str(account(bound.worker, bound.user)), namespace)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.benchmarks.ideal", *arguments, stdout=asyncio.subprocess.PIPE
-        )
+        process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, *arguments, stdout=asyncio.subprocess.PIPE)
         try:
             assert process.stdout is not None and await process.stdout.readline()
             yield process.pid
@@ -92,7 +98,7 @@ class Lease:
                 await process.wait()
             else:
                 # Its own words are on our standard error; what the caller met is the context of this.
-                raise AssertionError(f"the ideal pipeline ended by itself, with exit code {process.returncode}")
+                raise AssertionError(f"{module} ended by itself, with exit code {process.returncode}")
 
 
 @asynccontextmanager
@@ -172,6 +178,7 @@ class Bursts:
         namespace = await hub.namespace("ideal")
         async with self.lease.ideal(namespace) as pid:
             found = await self.burst(namespace, [f"ideal-{node}" for node in self.lease.nodes], pid)
+        async with self.lease.ideal_deleter(namespace) as pid:
             found = evolve(found, removal=await self.removal(namespace, MOUNT, pid))
         secrets = f"/api/v1/namespaces/{MOUNT}/secrets"
         await Load(worker.kubeconfig).send([Request("DELETE", secrets, {"apiVersion": "v1", "kind": "DeleteOptions"})])
