@@ -104,11 +104,11 @@ class Branch:
         return value
 
     def end(self) -> None:
-        """Waits for the copies of this process, and returns its slot. Raises ChildProcessError."""
-        for process in self._beside:
-            _wait(process)
+        """Returns the slot of this process, as waiting needs none, and waits for its copies. Raises ChildProcessError."""
         if self._has_slot and self._slots is not None:
             self._slots.give()
+        for process in self._beside:
+            _wait(process)
 
     def _is_copy(self) -> bool:
         """Forks: returns True in the new process; False in the other one, at once if a slot is free, else when the new one has ended.
