@@ -115,8 +115,8 @@ async def leased(
 ) -> AsyncIterator[Lease]:
     """On clusters of their own, which are gone afterwards.
 
-    `worker_port` may put a line of its own before the port of the worker's API server; `spec` is laid over that of the binding; `logs` is the
-    log of all containers.
+    `worker_port` may put a line of its own before the port of the worker's API server; `spec` is laid over that of the binding; `logs` is
+    the log of all containers.
     """
     audit = {} if audited else {"audit_policy": NO_AUDIT}
     # The ideal pipeline has no Nodes at home, and pods of Nodes that are missing for 40 s would be collected in the midst of a burst.

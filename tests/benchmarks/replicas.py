@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from attrs import define, evolve, field, frozen
+from kubernetes.client import ApiClient
 from urllib3.exceptions import HTTPError
 
 from tests.benchmarks.leased import Lease, account, make_account
@@ -26,7 +27,7 @@ from tests.support.bound import SYSTEM
 from tests.support.kubectl import Kubectl
 from tests.support.load import Load
 from tests.support.moments import moments_of
-from tests.support.program import Program
+from tests.support.program import Program, eventually
 from tests.support.witness import api_client
 from vkubelet.control.shards import Shard, shard_of
 
@@ -34,6 +35,8 @@ SHARDS = 4
 TALKS_EVERY = 0.2
 """Seconds between two lines of the log."""
 ANSWER_WITHIN = 5.0
+ASKED_AT_ONCE = 8
+"""Requests for logs."""
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases"
 
 
@@ -156,18 +159,41 @@ def failed(calls: Sequence[Call], *, apart_from: Collection[str] = ()) -> list[s
     return [str(call) for call in calls if call.code >= HTTPStatus.BAD_REQUEST and call.name not in apart_from]
 
 
-@frozen
+@define
 class Logs:
     """Reads logs through the hub's API server, as kubectl does."""
 
     lease: Lease
     namespace: str
+    _api: ApiClient = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        configuration = api_client(self.lease.bound.hub.kubeconfig).configuration
+        configuration.connection_pool_maxsize = 2 * ASKED_AT_ONCE
+        self._api = ApiClient(configuration)
+
+    async def all_answered(self, names: Sequence[str]) -> Sequence[float]:
+        """Asks for each of these logs until it is answered; when each was (monotonic)."""
+        turns, answered = asyncio.Semaphore(ASKED_AT_ONCE), []
+
+        async def ask(name: str) -> None:
+            async def once() -> bool:
+                async with turns:
+                    return await self.answered(name)
+
+            await eventually(once, f"the logs of {name} are answered", seconds=120, every=0.5)
+            answered.append(time.monotonic())
+
+        async with asyncio.TaskGroup() as group:
+            for name in names:
+                group.create_task(ask(name))
+        return sorted(answered)
 
     async def answered(self, name: str) -> bool:
         return await asyncio.to_thread(self._answered, name)
 
     def _answered(self, name: str) -> bool:
-        api = api_client(self.lease.bound.hub.kubeconfig)
+        api = self._api
         url = f"{api.configuration.host}/api/v1/namespaces/{self.namespace}/pods/{name}/log?tailLines=1"
         try:
             answer = api.rest_client.pool_manager.request("GET", url, timeout=ANSWER_WITHIN, retries=False)
