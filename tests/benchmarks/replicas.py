@@ -140,18 +140,16 @@ def extra_owners(replicas: Sequence[Replica], holders: Holders, *, nodes: Sequen
     for _, name, call in sorted(writes, key=lambda each: each[0]):
         if call.name in wanted and call.what in ("leases", "nodes", "nodes/status"):
             by.setdefault(call.name, []).append(name)
+    assert by.keys() == wanted, "every node is written to"
     terms = {index: holders.terms(index, since=since) for index in range(SHARDS)}
-    return [
-        f"{node}: {runs}, held by {terms[shard_of(node, SHARDS)]}"
-        for node, runs in ((node, _runs(names)) for node, names in by.items())
-        if not _in_order(runs, terms[shard_of(node, SHARDS)])
-    ]
+    held = {node: terms[shard_of(node, SHARDS)] for node in by}
+    return [f"{node}: {_runs(writers)}, held by {held[node]}" for node, writers in by.items() if not has_one_owner(writers, held[node])]
 
 
-def _in_order(runs: Sequence[str], terms: Sequence[str]) -> bool:
-    """Whether `runs` are `terms`, of which some may be missing."""
+def has_one_owner(writers: Sequence[str], terms: Sequence[str]) -> bool:
+    """Whether those who wrote about a node are the holders of its shard in their order, of whom some may have written nothing."""
     left = iter(terms)
-    return all(run in left for run in runs)
+    return all(writer in left for writer in _runs(writers))
 
 
 def failed(calls: Sequence[Call], *, apart_from: Collection[str] = ()) -> list[str]:

@@ -41,7 +41,7 @@ from tests.support.load import Load, pod
 from tests.support.moments import LEASES, Moments, moments_of
 from tests.support.outside import Meter, Outside
 from tests.support.program import eventually
-from vkubelet.control.shards import shard_of
+from vkubelet.control.shards import Shard, shard_of
 from vkubelet.server.ports import STREAMS_END
 from vkubelet.testing.cluster import Site
 
@@ -165,8 +165,8 @@ class Stage:
         return [name for name, node in self.pods.items() if node in wanted]
 
     def lease_names(self, shard: int) -> list[str]:
-        name = f"vkubelet-{self.lease.bound.name}"
-        return [name if not shard else f"{name}.shard-{shard}"]
+        """The Leases about which a replica that acquires a shard asks: its own, and that of a shard more, which does not exist."""
+        return [Shard(each, SHARDS).lease(f"vkubelet-{self.lease.bound.name}") for each in (shard, SHARDS)]
 
     def moves(self, *, since: float) -> int:
         return sum(len(self.holders.lost(index, since=since)) for index in range(SHARDS))

@@ -1,4 +1,4 @@
-"""What a shard of 500 nodes costs itself and the API server by one watch of all pods, by a watch for each node, or by one with a label.
+"""What a shard of 250 nodes costs itself and the API server by one watch of all pods, by a watch for each node, or by one with a label.
 
 `python -m tests.benchmarks.watches KUBECONFIG WAY EXPECTED` is the shard: informers of the product and nothing else. It prints a line when
 every pod is in its stores, and another one after so many changes.
@@ -28,9 +28,9 @@ from vkubelet.control.store import Store
 from vkubelet.pods.dispatch import stub
 from vkubelet.testing.cluster import ControlPlane, Options, Site
 
-SHARDS, NODES = 4, 500
+SHARDS, NODES = 4, 250
 """NODES of each; a pod on each node."""
-CHANGES = 5
+CHANGES = 3
 """Of each pod."""
 WAYS = ("all", "nodes", "label")
 USER = "shard"
@@ -39,7 +39,7 @@ SERVER = "kube-apiserver"
 
 
 async def measure(site: Site) -> Sequence[Figure]:
-    """10,000 events of 2,000 pods, of which a quarter are those of the shard."""
+    """3,000 events of 1,000 pods, of which a quarter are those of the shard."""
     keeps = ["--controllers=*,-pod-garbage-collector-controller"]
     options = Options(scheduler=False, verify_kubelets=False, audit_policy=NO_AUDIT, controller_flags=keeps)
     async with ControlPlane("watches", site, options=options) as plane:
