@@ -132,7 +132,7 @@ async def upgraded(site: Site, *, nodes: int = NODES) -> Sequence[Figure]:
             Figure(name="shards_upgrade_streams_ended_by_others", value=len(ends.stray), unit="streams", most=1),
             Figure(name="shards_upgrade_streams_not_ended", value=ends.missing, unit="streams", most=1),
             Figure(name="shards_upgrade_stream_grace", value=min(ends.grace), unit="s", least=STREAMS_END - 1),
-            Figure(name="shards_upgrade_stream_grace_longest", value=max(ends.grace), unit="s", most=STREAMS_END + 10),
+            Figure(name="shards_upgrade_stream_grace_longest", value=max(ends.grace), unit="s", most=STREAMS_END + 3),
             Figure(name="shards_upgrade_stream_silence", value=ends.silence, unit="s", most=FLOWS),
             Figure(name="shards_upgrade_streams_quiet", value=len(quiet), unit="streams", most=1),
             Figure(name="shards_upgrade_logs_gap", value=max(probe.gap() for probe in probes), unit="s", most=ANSWERED_WITHIN),

@@ -43,8 +43,8 @@ class SimulatedNodes(Lifetime):
 
     There are `count` Nodes `NAME-1` …, with the label `simulated=kwok` and without taints: the scheduler uses them like any other.
     `lease_seconds`: the duration of their Leases; KWOK renews at a quarter of it, and `--node-monitor-grace-period` of the cluster's
-    kube-controller-manager (default 50 s) must be longer than that. `logs`: a file in the format of a container runtime, which is the log of
-    every container; without it `kubectl logs` is an error.
+    kube-controller-manager (default 50 s) must be longer than that. `logs`: a file in the format of a container runtime, which is the log
+    of every container; without it `kubectl logs` is an error.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ def _is_ready(item: dict[str, Any]) -> bool:
 
 
 def configuration(logs: Path | None = None) -> Sequence[dict[str, Any]]:
-    """Returns KWOK's configuration: how many pods it updates at once, when it writes the status of a node, and the log of all containers."""
+    """Returns KWOK's configuration: how many pods it updates at once, when it writes the status of a node, and the log of all."""
     ready = {"key": '.status.conditions.[] | select(.type == "Ready") | .status', "values": ["True"]}
     delay = {"durationMilliseconds": HEARTBEAT * 1000, "jitterDurationMilliseconds": HEARTBEAT * 1100}
     options = {"podPlayStageParallelism": _PARALLEL}
