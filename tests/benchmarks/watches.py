@@ -69,6 +69,7 @@ async def _cost(plane: ControlPlane, namespace: str, names: dict[str, int], way:
         await Load(plane.kubeconfig).send(_changes(namespace, list(names), way))
         if process is not None:
             await _line(process)
+        print(f"    {way}: {meters[0].cpu:.1f} s of CPU of the shard, {meters[1].cpu:.1f} s of the API server", flush=True)
         return {
             "start": begin,
             "start_server": start_server,
