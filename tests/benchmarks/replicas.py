@@ -219,6 +219,7 @@ class Follower:
                 assert process.stdout is not None
                 while await process.stdout.readline():
                     self.lines, self.last = self.lines + 1, time.monotonic()
+                await process.wait()
             if self.lines > lines:
                 self.ends.append((time.monotonic(), self.last))
             await asyncio.sleep(1)
