@@ -130,6 +130,7 @@ async def upgraded(site: Site, *, nodes: int = NODES) -> Sequence[Figure]:
             Figure(name="shards_upgrade_took", value=took, unit="s"),
             Figure(name="shards_upgrade_moves", value=stage.moves(since=began), unit="moves", most=SHARDS + 0.5),
             Figure(name="shards_upgrade_streams_ended_by_others", value=len(ends.stray), unit="streams", most=1),
+            Figure(name="shards_upgrade_streams_ended_before", value=ends.early, unit="streams"),
             Figure(name="shards_upgrade_streams_not_ended", value=ends.missing, unit="streams", most=1),
             Figure(name="shards_upgrade_stream_grace", value=min(ends.grace), unit="s", least=STREAMS_END - 1),
             Figure(name="shards_upgrade_stream_grace_longest", value=max(ends.grace), unit="s", most=STREAMS_END + 3),
@@ -259,6 +260,8 @@ class Ends:
 
     grace: list[float] = field(factory=list)
     stray: list[str] = field(factory=list)
+    early: int = 0
+    """Streams that ended before the first replica was replaced."""
     missing: int = 0
     """Moves that a stream survived."""
     silence: float = 0.0
@@ -269,11 +272,14 @@ class Ends:
         found = cls()
         for index, some in followers.items():
             for each in some:
-                found._add(each, list(holders.lost(index, since=since)))
+                found._add(each, list(holders.lost(index, since=since)), since)
         return found
 
-    def _add(self, follower: Follower, moves: list[float]) -> None:
+    def _add(self, follower: Follower, moves: list[float], since: float) -> None:
         for at, last in follower.ends:
+            if at < since:
+                self.early += 1
+                continue
             self.silence = max(self.silence, at - last)
             if moves and moves[0] < at:
                 self.grace.append(at - moves.pop(0))

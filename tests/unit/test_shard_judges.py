@@ -44,6 +44,11 @@ def test_a_stream_that_ends_without_a_move_of_its_shard_is_a_stray_one() -> None
     assert not ends.missing
 
 
+def test_a_stream_that_ended_before_the_first_move_is_none_of_its_ends() -> None:
+    ends = Ends.of({1: [follower(1.5, 15.0)]}, holders((1.0, "a"), (5.0, "b")), since=2.0)
+    assert (ends.early, ends.grace, ends.stray) == (1, [10.0], [])
+
+
 def test_a_stream_that_outlives_the_move_of_its_shard_is_missing() -> None:
     assert Ends.of({1: [follower()]}, holders((1.0, "a"), (5.0, "b")), since=2.0).missing == 1
 
