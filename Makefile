@@ -41,7 +41,7 @@ help:
 	@echo 'make test              all tests, against real clusters; needs root'
 	@echo 'make faults [MINUTES=10] a campaign of faults against the simulated product; prints a report'
 	@echo '            [SEED=]    the same schedules again; default: a random seed, which is printed'
-	@echo 'make bench [SCENES=]   measurements of this machine: a table, and build/bench.json; about half an hour, needs root'
+	@echo 'make bench [SCENES=]   measurements of this machine: a table, and build/bench.json; about three quarters of an hour, needs root'
 
 demo:
 	@deploy/demo/announce.sh

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.benchmarks import account, burst, edges, events, fleet, kubeocean, nodes, scale_model, stalls, streams, versus
+from tests.benchmarks import account, burst, edges, events, fleet, kubeocean, nodes, scale_model, shards, stalls, streams, versus, watches
 from tests.benchmarks.figures import Figure, table, write
 from tests.support.program import COLD
 from vkubelet.testing.cluster import Site
@@ -31,11 +31,14 @@ SCENES: Mapping[str, Callable[[Site], Awaitable[Sequence[Figure]]]] = {
     "edges": edges.measure,
     "fleet-clusters": fleet.clusters,
     "scale-model": scale_model.measure,
+    "shards-killed": shards.killed,
+    "shards-upgrade": shards.upgraded,
     "stalls": stalls.measure,
     "streams": streams.measure,
     "thousand": nodes.thousand,
     "five-thousand": nodes.five_thousand,
     "versus": versus.measure,
+    "watches": watches.measure,
 }
 BESIDES = {"versus"}
 """Scenes that run only when they are named."""

@@ -159,10 +159,10 @@ async def ten_thousand(site: Site) -> Sequence[Figure]:
             costs = [await _wave(lease, program, namespace, first=first) for first in range(0, CROWD, WAVE)]
             await calm(program)
             rss = Outside(program.process.pid).rss_mib()
-            before = await _versions(lease, namespace)
+            before = await versions(lease, namespace)
             assert program.terminate() == 0
             restarted = await _restarted(lease, program, namespace)
-            written = [name for name, version in (await _versions(lease, namespace)).items() if before.get(name, version) != version]
+            written = [name for name, version in (await versions(lease, namespace)).items() if before.get(name, version) != version]
     return [
         Figure(name="kubeocean_10k_rss", value=rss, unit="MiB", most=400),
         Figure(
@@ -200,7 +200,7 @@ async def _restarted(lease: Lease, program: Program, namespace: str) -> float:
     return time.monotonic() - began
 
 
-async def _versions(lease: Lease, namespace: str) -> Mapping[str, str]:
+async def versions(lease: Lease, namespace: str) -> Mapping[str, str]:
     """The resourceVersions of all pods of the crowd, and of what was made for them in the worker."""
     found: dict[str, str] = {}
     bound = lease.bound

@@ -35,11 +35,12 @@ SETTLE = 3.0
 
 
 def account(plane: ControlPlane, user: str) -> Path:
-    """The kubeconfig that `_make_account` wrote: with a token, as in a cluster, where no client certificate has to be verified."""
+    """The kubeconfig that `make_account` writes: with a token, as in a cluster, where no client certificate has to be verified."""
     return plane.directory / "clients" / f"{user}-token.kubeconfig"
 
 
-async def _make_account(plane: ControlPlane, user: str) -> None:
+async def make_account(plane: ControlPlane, user: str) -> None:
+    """Creates a ServiceAccount with all rights, and its kubeconfig."""
     await plane.kubectl("create", "serviceaccount", user, "-n", "default")
     await plane.kubectl("create", "clusterrolebinding", user, "--clusterrole=cluster-admin", f"--serviceaccount=default:{user}")
     token = (await plane.kubectl("create", "token", user, "-n", "default", "--duration=10h")).strip()
@@ -103,11 +104,19 @@ class Lease:
 
 @asynccontextmanager
 async def leased(
-    site: Site, name: str, *, nodes: int, audited: bool = False, worker_port: Callable[[int], int] = lambda port: port, **spec: Any
+    site: Site,
+    name: str,
+    *,
+    nodes: int,
+    audited: bool = False,
+    logs: Path | None = None,
+    worker_port: Callable[[int], int] = lambda port: port,
+    **spec: Any,
 ) -> AsyncIterator[Lease]:
     """On clusters of their own, which are gone afterwards.
 
-    `worker_port` may put a line of its own before the port of the worker's API server; `spec` is laid over that of the binding.
+    `worker_port` may put a line of its own before the port of the worker's API server; `spec` is laid over that of the binding; `logs` is
+    the log of all containers.
     """
     audit = {} if audited else {"audit_policy": NO_AUDIT}
     # The ideal pipeline has no Nodes at home, and pods of Nodes that are missing for 40 s would be collected in the midst of a burst.
@@ -117,7 +126,7 @@ async def leased(
     async with (
         ControlPlane(f"{name}-hub", site, options=Options(scheduler=False, verify_kubelets=False, controller_flags=keeps, **audit)) as hub,
         ControlPlane(f"{name}-worker", site, options=Options(verify_kubelets=False, controller_flags=patient, **audit)) as worker,
-        SimulatedNodes(worker, nodes, lease_seconds=WORKER_LEASE) as simulated,
+        SimulatedNodes(worker, nodes, lease_seconds=WORKER_LEASE, logs=logs) as simulated,
     ):
         settings = {
             "server": {"node_address": hub.host_address, "main_port": 0, "certificate": "self-signed"},
@@ -127,7 +136,7 @@ async def leased(
         bound = Bound(hub=hub, worker=worker, name="bench", directory=directory, settings=settings, way=account, spec=spec)
         bound = evolve(bound, through=worker_port(worker.port))
         for plane in (hub, worker):
-            await _make_account(plane, bound.user)
+            await make_account(plane, bound.user)
         await worker.kubectl("create", "namespace", MOUNT)
         await bound.install()
         yield Lease(bound=bound, nodes=simulated.names, simulator=simulated.pid)

@@ -71,7 +71,8 @@ class TlsPorts:
         self._certificates.prepare()
         self.client_ca.load_file()
         application.on_response_prepare.append(self._prepare)
-        runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=STREAMS_END)
+        # aiohttp waits twice for a handler before it cancels it: before and after it cancels the body of the request.
+        runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=STREAMS_END / 2)
         await runner.setup()
         self.runner = runner
         await self.listeners.__aenter__()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from datetime import UTC, datetime, timedelta
 
 import aiohttp
@@ -305,6 +306,26 @@ async def test_open_streams_end_when_the_server_stops(hub: ControlPlane, namespa
     await stream.__aexit__()
     with pytest.raises((aiohttp.ClientError, OSError, ssl.SSLError)):
         await call(hub, endpoint, "/healthz")
+
+
+async def test_a_stream_that_goes_on_is_closed_after_its_grace(
+    hub: ControlPlane, namespace: str, node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The grace is shortened."""
+    grace = 4.0
+    monkeypatch.setattr(ports, "STREAMS_END", grace)
+    async with serving(hub, Backend()) as stand:
+        endpoint = await stand.node(node)
+        pod = await stand.pod(namespace, node)
+        stand.backend.write(pod, lines((1, "first")))
+        stream = followed(hub, endpoint, pod)
+        response = await stream.__aenter__()
+        assert await response.content.readline() == b"first\n"
+        began = time.monotonic()
+    took = time.monotonic() - began
+    response.close()
+    print(f"closed after {took:.1f} s")
+    assert grace - 0.1 < took < 1.75 * grace
 
 
 async def test_no_timer_of_the_server_ends_a_log_that_says_nothing(

@@ -5,6 +5,7 @@ Invariant: only Nodes with the annotation below are changed, so real nodes of th
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from vkubelet.testing.cluster.controlplane import ControlPlane
@@ -14,6 +15,7 @@ KWOK: Final = "kwok"
 ANNOTATION: Final = "kwok.x-k8s.io/node"
 LABEL: Final = "simulated"
 READY_SECONDS: Final = 60.0
+READY_SECONDS_EACH: Final = 0.05
 # All at once would be one request of many megabytes.
 _BATCH: Final = 200
 HEARTBEAT: Final = 300
@@ -41,15 +43,19 @@ class SimulatedNodes(Lifetime):
 
     There are `count` Nodes `NAME-1` …, with the label `simulated=kwok` and without taints: the scheduler uses them like any other.
     `lease_seconds`: the duration of their Leases; KWOK renews at a quarter of it, and `--node-monitor-grace-period` of the cluster's
-    kube-controller-manager (default 50 s) must be longer than that.
+    kube-controller-manager (default 50 s) must be longer than that. `logs`: a file in the format of a container runtime, which is the log
+    of every container; without it `kubectl logs` is an error.
     """
 
-    def __init__(self, cluster: ControlPlane, count: int, *, name: str = "simulated", lease_seconds: int = 40) -> None:
+    def __init__(
+        self, cluster: ControlPlane, count: int, *, name: str = "simulated", lease_seconds: int = 40, logs: Path | None = None
+    ) -> None:
         self.cluster = cluster
         self.site = cluster.site
         self.names = [f"{name}-{number}" for number in range(1, count + 1)]
         self._owner = f"{cluster.name}/{KWOK}"
         self._lease_seconds = lease_seconds
+        self._logs = logs
         self._config = cluster.directory / "kwok.yaml"
 
     async def start(self) -> None:
@@ -57,7 +63,7 @@ class SimulatedNodes(Lifetime):
         binaries = await self.site.binaries.ensure([KWOK, "kubectl"])
         running = self.site.ledger.process(self._owner, KWOK)
         if running is None or not running.alive():
-            self._config.write_text("\n---\n".join(json.dumps(body) for body in configuration()))
+            self._config.write_text("\n---\n".join(json.dumps(body) for body in configuration(self._logs)))
             argv = [str(binaries[KWOK]), *self._flags()]
             self.site.ledger.add_process(spawn(KWOK, argv, log=self.cluster.log(KWOK)), self._owner)
         there = await self._ready(of_any_kind=True)
@@ -65,7 +71,8 @@ class SimulatedNodes(Lifetime):
         for start in range(0, len(absent), _BATCH):
             bodies = [node(name) for name in absent[start : start + _BATCH]]
             await self.cluster.kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": bodies}))
-        await wait_until(self.site.clock, self._all_ready, what=f"{len(self.names)} simulated nodes are Ready", timeout=READY_SECONDS)
+        seconds = READY_SECONDS + READY_SECONDS_EACH * len(self.names)
+        await wait_until(self.site.clock, self._all_ready, what=f"{len(self.names)} simulated nodes are Ready", timeout=seconds)
 
     async def stop(self) -> None:
         """Stops KWOK; the Node objects stay with their cluster."""
@@ -112,8 +119,8 @@ def _is_ready(item: dict[str, Any]) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in item["status"].get("conditions", ()))
 
 
-def configuration() -> Sequence[dict[str, Any]]:
-    """Returns KWOK's configuration: how many pods it updates at once, and when it writes the status of a node."""
+def configuration(logs: Path | None = None) -> Sequence[dict[str, Any]]:
+    """Returns KWOK's configuration: how many pods it updates at once, when it writes the status of a node, and the log of all."""
     ready = {"key": '.status.conditions.[] | select(.type == "Ready") | .status', "values": ["True"]}
     delay = {"durationMilliseconds": HEARTBEAT * 1000, "jitterDurationMilliseconds": HEARTBEAT * 1100}
     options = {"podPlayStageParallelism": _PARALLEL}
@@ -121,7 +128,13 @@ def configuration() -> Sequence[dict[str, Any]]:
         {"apiVersion": "config.kwok.x-k8s.io/v1alpha1", "kind": "KwokConfiguration", "options": options},
         _stage("node-start", match=[{**ready, "operator": "NotIn"}]),
         _stage("node-heartbeat", delay=delay, match=[{**ready, "operator": "In"}]),
+        *([] if logs is None else [_log_of_all(logs)]),
     ]
+
+
+def _log_of_all(file: Path) -> dict[str, Any]:
+    spec = {"logs": [{"logsFile": str(file), "follow": True}]}
+    return {"apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": "ClusterLogs", "metadata": {"name": "all"}, "spec": spec}
 
 
 def _stage(name: str, *, match: Sequence[Any], **spec: Any) -> dict[str, Any]:
