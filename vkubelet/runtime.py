@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +17,7 @@ from vkubelet.api.names import INSTANCE
 from vkubelet.api.objects import NODES, JsonView, Key, KubeObject, Node, Pod, PodRef, Resource
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client, Selection
-from vkubelet.clock import Clock, SystemClock
+from vkubelet.clock import Clock, SystemClock, in_batches
 from vkubelet.containers.adapter import adapt
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
@@ -280,6 +281,7 @@ class Runtime(LeaderProcess):
         group.create_task(self._leases.run(), name="leases")
         group.create_task(self._server.run(), name="kubelet server")
         group.create_task(self.pods.run(), name="pods")
+        group.create_task(self._open_endpoints(), name="open endpoints")
         group.create_task(self._register_nodes(), name="register nodes")
         group.create_task(self._provider_runs.run(), name="provider")
         if isinstance(self.provider, SupportsPing):
@@ -298,6 +300,19 @@ class Runtime(LeaderProcess):
         await self._live.wait_synced()
         await self.pods.informer.wait_synced()
         await self._register.run()
+
+    async def _open_endpoints(self) -> None:
+        """Opens the endpoints of all Nodes of earlier processes, on the ports that they publish: logs and exec of the last one do not wait
+        until those before it are written. An error is raised again, and handled, when the Node is registered."""
+        await self._live.wait_synced()
+        await self.pods.informer.wait_synced()
+        async for node in in_batches(self.clock, list(self._live.store)):
+            name = node.metadata.name
+            if self.serves(name) and self.nodes.get(name) is not None:
+                with suppress(VKubeletError):
+                    await self._open_endpoint(name, node.kubelet_port)
+                if self.nodes.get(name) is None:
+                    await self._server.close(name)
 
     async def _run_provider(self, key: str) -> float | None:
         """Runs the provider once; returning before the stop is a failure whatever the cause, and the controller starts it again."""

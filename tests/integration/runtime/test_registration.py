@@ -7,7 +7,9 @@ import socket
 import ssl
 
 from tests.integration.runtime.fleet import Body, Fleet, complaints, listens, port
+from tests.support.gate import Gate
 from tests.support.program import eventually
+from tests.support.troubles import Trouble
 
 
 async def test_node_bears_labels_taints_capacity_address_and_port(fleet: Fleet) -> None:
@@ -96,6 +98,20 @@ async def test_port_is_read_back_from_the_node(fleet: Fleet) -> None:
             await fleet.running("p")
         assert not [event for event in seen.events if port(event.object) != moved]
     assert program.process.returncode == 0
+
+
+async def test_ports_of_earlier_nodes_open_before_all_are_written(fleet: Fleet) -> None:
+    """As after a restart or a change of the leader: with thousands of nodes the last one is written many seconds later."""
+    names = fleet.declare(" ".join(map(str, range(40))))
+    with fleet.program() as program:
+        nodes = await fleet.ready(names, program=program)
+    writes = Trouble(when=lambda asked: asked.is_write and asked.resource == "nodes", hangs=True)
+    with Gate() as gate, gate.trouble(writes) as held:
+        fleet.kubeconfig = gate.lead(fleet.plane, fleet.plane.kubeconfig)
+        with fleet.program(log="b", node={"taint": "example.com/later=yes:NoSchedule"}) as program:
+            await eventually(lambda: held.met, "a node is written", by=[program])
+            await eventually(lambda: all(listens(node) for node in nodes), "all listen where they did", by=[program])
+            assert len(held.met) <= 16, "as many as are written at a time"
 
 
 def _free_behind(address: str, number: int) -> int:
