@@ -75,7 +75,7 @@ def clerk(guarded: ControlPlane) -> Caller:
     return Caller(guarded.client_config("clerk"))
 
 
-async def refused(caller: Caller, method: str, path: str, body: Body, *, words: str) -> None:
+async def refused(caller: Caller, method: str, path: str, body: Body | None = None, *, words: str) -> None:
     """Wait until an API server, which learns of each policy at a time of its own, refuses the request, that is a dry run."""
     content = "application/merge-patch+json" if method == "PATCH" else "application/json"
 
@@ -246,7 +246,7 @@ async def test_f_129_a_member_that_exports_services_is_not_deleted(exporting: Co
 
     await eventually(exported, "the export is created")
 
-    await refused(admin, "DELETE", path, {}, words="delete the InternalServiceExports in namespace fleet-member-e1")
+    await refused(admin, "DELETE", path, words="delete the InternalServiceExports in namespace fleet-member-e1")
     await admin.merge(path, {"spec": {"deleteOptions": {"validationMode": "Skip"}}})
     assert await admin.status_of("DELETE", path + DRY) == 200
     await admin.merge(path, {"spec": {"deleteOptions": {"validationMode": "Strict"}}})
