@@ -118,7 +118,7 @@ async def measure(site: Site) -> Sequence[Figure]:
             unit="pods/s",
             ratio_to="bare creation",
             ratio=median(bursts.ratios),
-            least_ratio=0.4,
+            least_ratio=0.5,
         ),
         Figure(name="runtime_burst_bare", value=median(bursts.bare_rates), unit="pods/s"),
         Figure(name="runtime_burst_p99", value=latencies[int(0.99 * len(latencies))], unit="s"),
