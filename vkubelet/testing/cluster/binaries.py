@@ -270,7 +270,7 @@ def _count(number: int) -> str:
 
 def _minutes(names: Iterable[str]) -> int:
     """Estimates the build time: the programs of a module share most of their packages, and the largest is an API server."""
-    return 2 + 3 * len({PROGRAMS[name].module for name in names}) + len(set(names)) // 3
+    return 1 + 2 * len({PROGRAMS[name].module for name in names}) + len(set(names)) // 3
 
 
 async def _build_module(folder: str, targets: Mapping[str, Path], *, say: Callable[[str], None], clock: Clock) -> None:
