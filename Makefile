@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test programs check check-format check-lint check-types check-layers check-language check-unit check-unit-libraries check-unit-others up down docs docs-site manifests image release check-python check-kubernetes bench faults
+.PHONY: help demo test check check-format check-lint check-types check-layers check-language check-unit check-unit-libraries check-unit-others up down docs docs-site manifests image release check-python check-kubernetes bench faults
 
 PYTHON ?= python3
 NODES ?= 1
@@ -55,13 +55,8 @@ up: .venv/.stamp
 down:
 	@if [ -x $(RUN) ]; then $(RUN) -m vkubelet.testing.cluster down; else echo 'nothing to stop: there is no .venv'; fi
 
-# The image is made of packages, which are downloaded while programs are compiled.
 test: .venv/.stamp
-	@$(MAKE) -j2 programs image
 	@$(RUN) deploy/dev/tests.py
-
-programs: .venv/.stamp
-	@$(RUN) -m vkubelet.testing.cluster binaries --all
 
 bench: .venv/.stamp
 	@$(RUN) deploy/dev/packages.py

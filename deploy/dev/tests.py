@@ -1,4 +1,4 @@
-"""Runs all tests in some pytest processes, most of them side by side, and prints a summary of all of them.
+"""Builds what clusters need, runs all tests in some pytest processes, most of them side by side, and prints a summary of all of them.
 
 Invariant: every test below tests/ is in exactly one part, and every part runs once; the exit code is 0 only when all parts passed.
 """
@@ -56,6 +56,12 @@ for minutes, and used a third of it."""
 BEHIND = ("campaign", "faults", "unit", "mutants")
 """Parts that run one after the other beside all of these, with CPU that those leave: they need no clusters, and a time that they judge is
 virtual or that of the CPU. Those that are left when all parts with clusters are started run like those."""
+PREPARATIONS: Mapping[str, Sequence[Sequence[str]]] = {
+    "programs": (("-m", "vkubelet.testing.cluster", "binaries", "--all"),),
+    "image": (("deploy/dev/packages.py",), ("deploy/dev/image.py",)),
+}
+"""Commands of Python that make what clusters need, before the first part with clusters and beside those of `BEHIND`. Packages are
+downloaded while programs are compiled."""
 _BEHIND_NICE = 5
 """A third of the weight of others. It is not less because some of these tests take ten seconds of CPU and have limits of minutes."""
 _behind: set[int] = set()
@@ -85,21 +91,36 @@ def left_out() -> set[str]:
 
 def run(part: str, *, behind: bool = False) -> Ended:
     """Runs one part, shown line by line: returns its exit code, why tests failed, which ones, and its last line."""
-    command = (sys.executable, "-m", "pytest", "--durations=10", "--durations-min=10", *PARTS[part])
+    command = ("-m", "pytest", "--durations=10", "--durations-min=10", *PARTS[part])
     environment = {**_GO, **os.environ, "VKUBELET_CLUSTER_LOGS": f"build/cluster-logs/{part}"}
-    environment |= _ENVIRONMENTS.get(part, {})
+    code, lines, cpu = shown(part, command, environment | _ENVIRONMENTS.get(part, {}), behind=behind)
+    reasons = [line for line in lines if line.startswith("E   ")][:_REASONS]
+    failed = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    return code, [*reasons, *failed, *(f"{part}: {line.rstrip()}; {cpu:.0f} s of CPU\n" for line in lines[-1:])]
+
+
+def prepare() -> bool:
+    """Makes what clusters need, shown line by line; returns whether that succeeded."""
+
+    def made(name: str) -> bool:
+        return all(shown(name, command, os.environ, behind=False)[0] == 0 for command in PREPARATIONS[name])
+
+    with ThreadPoolExecutor() as pool:
+        return all(pool.map(made, PREPARATIONS))
+
+
+def shown(name: str, command: Sequence[str], environment: Mapping[str, str], *, behind: bool) -> tuple[int, list[str], float]:
+    """Runs a command of Python, and prints each line with `name` before it: returns its exit code, its lines and its seconds of CPU."""
     lines: list[str] = []
-    with start(command, environment, behind=behind) as process:
+    with start((sys.executable, *command), environment, behind=behind) as process:
         assert process.stdout is not None
         for line in process.stdout:
             lines.append(line)
-            sys.stdout.write(f"{part}: {line}")
+            sys.stdout.write(f"{name}: {line}")
             sys.stdout.flush()
         cpu = cpu_of(process)
     _behind.discard(process.pid)
-    reasons = [line for line in lines if line.startswith("E   ")][:_REASONS]
-    failed = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
-    return process.returncode, [*reasons, *failed, *(f"{part}: {line.rstrip()}; {cpu:.0f} s of CPU\n" for line in lines[-1:])]
+    return process.returncode, lines, cpu
 
 
 def cpu_of(process: subprocess.Popen[str]) -> float:
@@ -140,7 +161,7 @@ def main() -> int:
     # Ctrl-C is for the tests, which remove what they have started; then their summary is printed. It is a handler and not "ignore", which
     # child processes would keep, also those to which the tests send it.
     signal.signal(signal.SIGINT, interrupt)
-    ended: dict[str, Ended] = {}
+    ended = {part: (_INTERRUPTED, [f"{part}: not run\n"]) for part in PARTS}
     choosing = threading.Lock()
 
     def following(queues: Sequence[deque[str]]) -> str:
@@ -148,15 +169,18 @@ def main() -> int:
             return next((queue.popleft() for queue in queues if queue), "")
 
     def run_all(*queues: deque[str], behind: bool = False) -> None:
-        while part := following(queues):
-            ended[part] = (_INTERRUPTED, [f"{part}: not run\n"]) if interrupted.is_set() else run(part, behind=behind)
+        while not interrupted.is_set() and (part := following(queues)):
+            ended[part] = run(part, behind=behind)
 
     first, last = deque(part for part in PARTS if part not in {*BEHIND, "alone"}), deque(BEHIND)
     with ThreadPoolExecutor(SIDE_BY_SIDE + 1) as pool:
-        working = [pool.submit(run_all, last, behind=True), *(pool.submit(run_all, first, last) for _ in range(SIDE_BY_SIDE))]
+        working = [pool.submit(run_all, last, behind=True)]
+        if prepared := prepare():
+            working += [pool.submit(run_all, first, last) for _ in range(SIDE_BY_SIDE)]
     for each in working:
         each.result()
-    run_all(deque(["alone"]))
+    if prepared:
+        run_all(deque(["alone"]))
     print()
     for part in PARTS:
         sys.stdout.writelines(ended[part][1])

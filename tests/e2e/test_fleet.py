@@ -119,7 +119,8 @@ async def test_a_laptop_joins_and_leaves_as_the_tutorial_shows(pair: Pair) -> No
         assert f"memberclusters.cluster.kubernetes-fleet.io/{NAME}" in out or "membercluster.cluster.kubernetes-fleet.io/" in out
         assert '"cpu"' in out
         await shell.run(block("fleet/rights.md", 0))
-        # Nothing is wrong on either side.
+        # Nothing is wrong on either side, once the kubelet has asked the agent whether it is ready.
+        await pair.laptop.kubectl("rollout", "status", "deployment/fleet-agent", "-n", SYSTEM, KUBECTL_TIMEOUT)
         out = await shell.run(block(page, 5))
         assert out.count("0 errors, 0 warnings, 0 checks skipped") == 2, out
     except AssertionError as error:
