@@ -220,10 +220,12 @@ class Follower:
                 while await process.stdout.readline():
                     self.lines, self.last = self.lines + 1, time.monotonic()
                 await process.wait()
-                said = (await process.stderr.read()).decode().strip() if process.stderr is not None else ""
+                complaint = (await process.stderr.read()).decode().strip() if process.stderr is not None else ""
             if self.lines > lines:
                 self.ends.append((time.monotonic(), self.last))
-            print(f"      {datetime.now(UTC):%H:%M:%S} the log of {self.pod} ended after {self.lines - lines} lines: {said}", flush=True)
+            print(
+                f"      {datetime.now(UTC):%H:%M:%S} the log of {self.pod} ended after {self.lines - lines} lines: {complaint}", flush=True
+            )
             await asyncio.sleep(1)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import os
 import subprocess
-import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -38,7 +37,7 @@ class OfTree(Bursts):
     """Bursts by the program whose source is in `tree`, run by `python`."""
 
     tree: Path = ROOT
-    python: Sequence[str] = (sys.executable,)
+    python: Sequence[str] = ()
     rounds: list[Round] = field(factory=list)
 
     async def once(self) -> None:

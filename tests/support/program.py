@@ -46,11 +46,11 @@ class Program:
         log: Path,
         env: Mapping[str, str] | None = None,
         network: Path | None = None,
-        python: Sequence[str] = (sys.executable,),
+        python: Sequence[str] = (),
     ) -> None:
         self.arguments = args
-        self.cold = COLD in os.environ or module not in PROGRAMS
-        self._python = python
+        self.cold = bool(python) or COLD in os.environ or module not in PROGRAMS
+        self._python = python or (sys.executable,)
         self._module = module
         self._network = network
         self._process: subprocess.Popen[bytes] | Forked | None = None
