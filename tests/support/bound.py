@@ -26,6 +26,8 @@ CRDS = ROOT / "kubeocean" / "manifests"
 SYSTEM = "kubeocean-system"
 FAKE = "kubeocean-fake"
 
+_SAID = 30
+"""Lines of each thing that a failed test tells."""
 _BINDINGS = ("RoleBinding", "ClusterRoleBinding")
 _ROLES = ("Role", "ClusterRole")
 
@@ -259,8 +261,21 @@ async def running(bound: Bound, namespace: str, name: str, *, seconds: float = P
         found: Body | None = await get(bound.hub, "pod", name, "-n", namespace)
         return found if found and found["status"]["phase"] == "Running" and found["status"].get("podIP") else None
 
-    out: Body = await eventually(check, f"pod {name} Running", seconds=seconds, every=0.3)
+    try:
+        out: Body = await eventually(check, f"pod {name} Running", seconds=seconds, every=0.3)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{await _state_of_pod(bound, namespace, name)}") from error
     return out
+
+
+async def _state_of_pod(bound: Bound, namespace: str, name: str) -> str:
+    """What both clusters tell of a pod of the hub, for the message of a failed test: its status, its Events, and the mount namespace."""
+    found = await get(bound.hub, "pod", name, "-n", namespace)
+    events = [bound.hub.kubectl("events", "-n", namespace), bound.worker.kubectl("events", "-n", bound.mount)]
+    pods = await bound.worker.kubectl("get", "pods", "-n", bound.mount, "-o", "wide")
+    spec, status = (found or {}).get("spec", {}), (found or {}).get("status")
+    said = [f"on node {spec.get('nodeName')!r}, status {json.dumps(status)}", pods, *await asyncio.gather(*events)]
+    return "\n".join("\n".join(text.splitlines()[-_SAID:]) for text in said)
 
 
 async def physical(bound: Bound, virtual: Mapping[str, Any]) -> Body:
