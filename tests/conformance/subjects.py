@@ -100,5 +100,4 @@ def kubeocean(hub: ControlPlane, worker: ControlPlane, *, directory: Path, judge
 
 async def _undo(bound: Bound) -> None:
     await bound.remove()
-    await delete(bound.hub, "nodes", "-l", f"kubeocean.io/cluster-binding={bound.name}", "--wait=false")
     await delete(bound.worker, "namespace", bound.mount, "--ignore-not-found", "--wait=false")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.bound import Bound
+from tests.support.bound import CLUSTER_BINDING, Bound, items
 from tests.support.environments import HOST_FILE
 from tests.support.process_node import ProcessNode, telling_as
 from tests.support.program import Program
@@ -18,10 +18,26 @@ from vkubelet.settings import merged
 from vkubelet.testing.cluster import ControlPlane, WorkerNode
 from vkubelet.testing.fixtures import run_apart
 
+SHARED = "e2e"
+"""The binding of all tests."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_node_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A module removes the Nodes that it makes in the hub: pods of the next one would be scheduled to them, and never run."""
+    mine = [item for item in request.session.items if item.getparent(pytest.Module) is request.node]
+    if not any("hub" in getattr(item, "fixturenames", ()) for item in mine):
+        yield
+        return
+    hub: ControlPlane = request.getfixturevalue("hub")
+    yield
+    nodes = [node["metadata"] for node in run_apart(items(hub, "nodes"))]
+    assert not [node["name"] for node in nodes if node.get("labels", {}).get(CLUSTER_BINDING) != SHARED]
+
 
 @pytest.fixture(scope="session")
 def leased(served: tuple[Bound, Program]) -> Bound:
-    """The binding `e2e`: its virtual node of the real worker node is Ready."""
+    """The binding `SHARED`: its virtual node of the real worker node is Ready."""
     return served[0]
 
 
@@ -34,21 +50,15 @@ def served(
     bound = Bound(
         hub=hub,
         worker=worker,
-        name="e2e",
+        name=SHARED,
         directory=tmp_path_factory.mktemp("e2e"),
         spec={"nodeSelector": {"nodeSelectorTerms": [term]}},
         settings={"provider": {"pod_network_probe_interval": 2.0}},
         shows_usage=True,
     )
     run_apart(bound.install())
-    program = bound.program()
-    with program:
-        try:
-            run_apart(bound.node_ready(worker_node.name))
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{program.tail(60)}") from None
+    with bound.served(worker_node.name) as program:
         yield bound, program
-        run_apart(bound.remove())
 
 
 @pytest.fixture(scope="session")

@@ -88,11 +88,9 @@ def kitchen(hub: ControlPlane, worker: ControlPlane, tmp_path_factory: pytest.Te
         run_apart(all_ready(worker, [NODE]))
         run_apart(all_ready(hub, [HUB_NODE]))
         run_apart(installed(bound))
-        with bound.program():
-            run_apart(bound.node_ready(NODE))
+        with bound.served(NODE):
             yield Kitchen(bound, cable)
-            run_apart(bound.remove())
-    run_apart(delete(hub, "node", bound.vnode(NODE), HUB_NODE, "--ignore-not-found", "--wait=false"))
+    run_apart(delete(hub, "node", HUB_NODE, "--ignore-not-found", "--wait=false"))
     run_apart(delete(worker, "node", NODE, "--ignore-not-found", "--wait=false"))
 
 

@@ -67,14 +67,8 @@ class Sides:
         )
         run_apart(made.install())
         run_apart(apply(self.worker, *objects))
-        program = made.program()
-        with program:
-            try:
-                run_apart(made.node_ready(self.lent.name))
-            except AssertionError as error:
-                raise AssertionError(f"{error}\n{program.tail(60)}") from None
+        with made.served(self.lent.name):
             yield made
-            run_apart(made.remove())
 
 
 async def together(*works: Callable[[], Awaitable[None]]) -> None:

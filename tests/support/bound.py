@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.support.program import PATIENCE, Program, eventually
 from vkubelet.api.codec import decode_yaml, decode_yaml_documents
 from vkubelet.testing.cluster import ControlPlane
 from vkubelet.testing.cluster.processes import CommandFailed
+from vkubelet.testing.fixtures import run_apart
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "deploy" / "samples"
@@ -26,6 +28,8 @@ CRDS = ROOT / "kubeocean" / "manifests"
 SYSTEM = "kubeocean-system"
 FAKE = "kubeocean-fake"
 
+CLUSTER_BINDING = "kubeocean.io/cluster-binding"
+"""Label of the virtual nodes of a binding."""
 _SAID = 30
 """Lines of each thing that a failed test tells."""
 _BINDINGS = ("RoleBinding", "ClusterRoleBinding")
@@ -178,13 +182,31 @@ class Bound:
         await _apply_once_served(self.hub, self.binding())
 
     async def remove(self) -> None:
-        """Take away what is cluster-wide, also if no process is left that would let it go; namespaces go with the cluster."""
+        """Take away what is cluster-wide once its process has ended; namespaces go with the cluster.
+
+        A Node that stays is Ready until its Lease is old, and pods of later tests would be scheduled to it and never run.
+        """
         await delete(self.worker, "resourceleasingpolicies", f"all-of-{self.name}", "--ignore-not-found", "--wait=false")
         await delete(self.hub, "clusterbinding", self.name, "--ignore-not-found", "--wait=false")
         left = await get(self.hub, "clusterbinding", self.name)
         if left is not None and left["metadata"].get("finalizers"):
             # Its process may just have removed it.
             await objects_of(self.hub).patch(Question("clusterbinding", self.name), {"metadata": {"finalizers": None}})
+        await delete(self.hub, "nodes", "-l", f"{CLUSTER_BINDING}={self.name}", "--wait=false")
+
+    @contextmanager
+    def served(self, node: str) -> Iterator[Program]:
+        """`kubeocean run` of an installed binding, from when the virtual node of `node` is Ready. Removes the binding at the end."""
+        program = self.program()
+        try:
+            with program:
+                try:
+                    run_apart(self.node_ready(node))
+                except AssertionError as error:
+                    raise AssertionError(f"{error}\n{program.tail(60)}") from None
+                yield program
+        finally:
+            run_apart(self.remove())
 
     def program(self) -> Program:
         """`kubeocean run`, not started."""
