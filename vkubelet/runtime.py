@@ -281,7 +281,6 @@ class Runtime(LeaderProcess):
         group.create_task(self._leases.run(), name="leases")
         group.create_task(self._server.run(), name="kubelet server")
         group.create_task(self.pods.run(), name="pods")
-        group.create_task(self._open_endpoints(), name="open endpoints")
         group.create_task(self._register_nodes(), name="register nodes")
         group.create_task(self._provider_runs.run(), name="provider")
         if isinstance(self.provider, SupportsPing):
@@ -299,13 +298,13 @@ class Runtime(LeaderProcess):
         its pods."""
         await self._live.wait_synced()
         await self.pods.informer.wait_synced()
+        await self._open_endpoints()
         await self._register.run()
 
     async def _open_endpoints(self) -> None:
-        """Opens the endpoints of all Nodes of earlier processes, on the ports that they publish: logs and exec of the last one do not wait
-        until those before it are written. An error is raised again, and handled, when the Node is registered."""
-        await self._live.wait_synced()
-        await self.pods.informer.wait_synced()
+        """Opens the endpoints of all Nodes of earlier processes, on the ports that they publish, before the first Node is written: logs and
+        exec of a thousand nodes wait a second for it, and the Leases as long. Raises nothing: what fails is tried again, and handled,
+        when the Node is registered."""
         async for node in in_batches(self.clock, list(self._live.store)):
             name = node.metadata.name
             if self.serves(name) and self.nodes.get(name) is not None:
