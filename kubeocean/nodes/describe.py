@@ -54,7 +54,7 @@ def describe(
     """Computes the virtual node of `node` under a decision with `exists`; `port` is its kubelet port, None while unknown."""
     status = node.status
     info: JsonView = status.get("nodeInfo") or {}
-    amounts = format_resources(decision.amounts)
+    amounts, (os, arch) = format_resources(decision.amounts), _platform(status)
     return NodeDescription(
         keys.vnode_name(binding.cluster_id, node.metadata.name),
         amounts,
@@ -63,8 +63,8 @@ def describe(
         annotations=_annotations(node, decision, prometheus_url, allowed=binding.from_worker.node_annotations),
         taints=_taints(node, decision, binding),
         conditions=[_condition(each) for each in status.get("conditions") or ()],
-        os=info.get("operatingSystem") or "linux",
-        arch=info.get("architecture") or "amd64",
+        os=os,
+        arch=arch,
         info={name: value for name, value in info.items() if isinstance(value, str)},
     )
 
@@ -118,8 +118,12 @@ def _compared(description: NodeDescription) -> tuple[object, ...]:
 
 
 def _labels(node: Node, binding: ClusterBinding, port: int | None) -> dict[str, str]:
-    name = node.metadata.name
+    """Returns all labels of the virtual node, also those that the runtime would add: what is read from a Node of an earlier process must
+    compare equal."""
+    name, (os, arch) = node.metadata.name, _platform(node.status)
     labels = {
+        names.OS: os,
+        names.ARCH: arch,
         **{key: value for key, value in node.metadata.labels.items() if not stays_in_worker(key)},
         keys.CLUSTER_BINDING: keys.label_value(binding.name),
         keys.PHYSICAL_CLUSTER_ID: binding.cluster_id,
@@ -130,6 +134,7 @@ def _labels(node: Node, binding: ClusterBinding, port: int | None) -> dict[str, 
         names.INSTANCE_TYPE: keys.VIRTUAL_NODE_TYPE,
         names.BETA_INSTANCE_TYPE: keys.VIRTUAL_NODE_TYPE,
         names.HOSTNAME: keys.vnode_name(binding.cluster_id, name),
+        names.EXCLUDE_FROM_LOAD_BALANCERS: "true",
     }
     # Ours, but only for readers in the worker.
     labels.pop(keys.POLICY_APPLIED, None)
@@ -138,6 +143,12 @@ def _labels(node: Node, binding: ClusterBinding, port: int | None) -> dict[str, 
     if port is not None:
         labels[keys.PROXIER_PORT] = str(port)
     return labels
+
+
+def _platform(status: JsonView) -> tuple[str, str]:
+    """Returns the operating system and the architecture."""
+    info: JsonView = status.get("nodeInfo") or {}
+    return info.get("operatingSystem") or "linux", info.get("architecture") or "amd64"
 
 
 def _first_address(status: JsonView) -> str:

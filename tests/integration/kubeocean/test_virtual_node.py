@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.integration.kubeocean.conftest import Scene, lasting_scene
-from tests.support.bound import Body, delete, get
+from tests.support.bound import Body, apply, delete, get, pod, running
 from tests.support.program import eventually
 from tests.support.stage import Stage, physical_name
 from tests.support.tables import tables
@@ -184,6 +184,10 @@ async def test_restart_changes_neither_its_port_nor_the_time_of_its_last_change(
     scene.program.start()
     await patch(scene.bound.worker, scene.nodes[0], {"metadata": {"labels": {"after": "restart"}}})
     await until(scene, lambda n: n["metadata"]["labels"].get("after") == "restart", "served by the new process")
+    # A pod runs there only after all that the new process writes to the Node.
+    namespace = await scene.bound.hub.namespace("restarted")
+    await apply(scene.bound.hub, pod("after", namespace, node=scene.vnodes[1]))
+    await running(scene.bound, namespace, "after")
     after = await known()
     assert [port for port, _ in after] == [port for port, _ in before] and len({port for port, _ in before}) == 2
     assert after[0][1] > before[0][1] and after[1] == before[1]

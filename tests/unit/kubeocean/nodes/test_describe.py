@@ -5,11 +5,16 @@ from __future__ import annotations
 import pytest
 from attrs import evolve
 
+from kubeocean.binding.virtual_nodes import description_of
 from kubeocean.leasing.policy import Decision
 from kubeocean.nodes.describe import describe, eligible, lease_event, stamped
 from tests.unit.kubeocean.builders import at, binding, limit, node, policy
+from vkubelet.api.codec import encode_json
 from vkubelet.api.names import is_label_value
+from vkubelet.api.objects import Node
 from vkubelet.api.quantity import parse_resources
+from vkubelet.node.declared import HEALTHY
+from vkubelet.node.render import Endpoint, new_node, wanted
 from vkubelet.provider import NodeDescription, Taint
 
 OPEN = Decision(exists=True, amounts=parse_resources({"cpu": "1500m", "memory": "3Gi"}), deciding=policy("night"), open=True)
@@ -51,6 +56,9 @@ def test_name_amounts_and_labels() -> None:
         "kubeocean.io/physical-node-uid": "node-uid",
         "kubeocean.io/managed-by": "kubeocean",
         "type": "virtual-kubelet",
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+        "node.kubernetes.io/exclude-from-external-load-balancers": "true",
         "node.kubernetes.io/instance-type": "vnode",
         "beta.kubernetes.io/instance-type": "vnode",
         "kubernetes.io/hostname": "vnode-demo-node-1",
@@ -132,6 +140,16 @@ def test_the_time_of_the_last_change_moves_with_what_is_said_and_not_by_itself()
     assert time(again) == time(first)
     changed = stamped(evolve(described, labels={**described.labels, "gpu": "a10"}), again, now=at("2026-03-02 12:00"))
     assert time(changed) == "2026-03-02T12:00:00Z"
+
+
+@pytest.mark.parametrize("labels", [{}, {"kubernetes.io/os": "linux", "node.kubernetes.io/exclude-from-external-load-balancers": ""}])
+def test_the_time_is_that_of_the_node_which_an_earlier_process_has_written(labels: dict[str, str]) -> None:
+    described = describe(node(labels=labels), OPEN, binding=binding(), port=15000)
+    first = stamped(described, None, now=at("2026-03-02 10:00"))
+    written = wanted(first, Endpoint("10.0.0.1", 15000), instance="demo", health=HEALTHY)
+    body = new_node(written) | {"status": {**written.status, "conditions": written.conditions}}
+    read = description_of(Node.decode(encode_json(body)))
+    assert stamped(described, read, now=at("2026-03-02 11:00")).annotations == first.annotations
 
 
 def test_what_a_runtime_like_ours_remembers_on_the_physical_node_stays_there() -> None:
