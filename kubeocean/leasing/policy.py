@@ -69,7 +69,10 @@ class Decision:
 
     exists: bool
     reason: str = ""
+    available: Resources = {}
+    """What local pods leave free."""
     amounts: Resources = {}
+    """What the limits of the deciding policy lease of that."""
     deciding: ResourceLeasingPolicy | None = None
     open: bool = False
     effect: str = ""
@@ -121,9 +124,11 @@ def decide(
     since = (closed_since or instant) if is_closed else None
     grace_ends = since + deciding.grace if since and deciding.force_reclaim else None
     effect = "" if not is_closed else NO_EXECUTE if grace_ends and grace_ends <= instant else NO_SCHEDULE
+    available = left_over(node.allocatable, used)
     return Decision(
         exists=True,
-        amounts=leased(left_over(node.allocatable, used), deciding.limits),
+        available=available,
+        amounts=leased(available, deciding.limits),
         deciding=deciding,
         open=not is_closed,
         effect=effect,

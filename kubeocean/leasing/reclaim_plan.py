@@ -4,15 +4,17 @@ Invariant: pods leave only by the rules of a policy that stopped applying or shr
 does a restart: whether all pods have fitted is read from the record on the Node.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from attrs import frozen
 
+from kubeocean.leasing.capacity import leased
 from kubeocean.leasing.policy import Decision, Ended
 from kubeocean.leasing.reclaim import LeasedPod, Order, ReclaimRules, Step, excess, reclaim, reclaim_order, shortage
 from kubeocean.leasing.record import LeaseRecord, PolicyEnd, PolicyVersion
 from kubeocean.model.crds import ResourceLeasingPolicy
+from vkubelet.api.quantity import ZERO
 
 
 @frozen
@@ -40,14 +42,22 @@ def reclaim_plan(
         why = f"the time window of ResourceLeasingPolicy {policy.name} has ended"
         orders = _orders(rules, decision.closed_since or now, reclaim_order(pods, rules), now=now, why=why)
         return ReclaimPlan(known.decided(policy), orders)
-    if record is None or not shortage(pods, decision.amounts):
+    short, is_known = shortage(pods, decision.amounts), record is None or known.fitted == PolicyVersion.of(policy)
+    if is_known or not short or not _shrank(known, decision, short):
         return ReclaimPlan(LeaseRecord.fitting(policy))
-    if known.fitted == PolicyVersion.of(policy):
-        return ReclaimPlan(known.decided(policy))
     end = _end(known, policy, last_ended=last_ended, now=now)
     why = f"ResourceLeasingPolicy {end.policy} ended or shrank, and the node offers less than its pods request"
     orders = _orders(end.rules, end.at, excess(pods, decision.amounts, end.rules), now=now, why=why)
     return ReclaimPlan(known.decided(policy, ended=end), orders)
+
+
+def _shrank(known: LeaseRecord, decision: Decision, resources: Iterable[str]) -> bool:
+    """Checks whether less of one of these resources is leased than the policy under which the pods fitted would lease now, with the same
+    local use. An edit of another field, or a policy that leases more, did not cause an excess. True for a record without limits."""
+    if known.limits is None:
+        return True
+    before = leased(decision.available, known.limits)
+    return any(decision.amounts.get(name, ZERO) < before.get(name, ZERO) for name in resources)
 
 
 def _end(known: LeaseRecord, policy: ResourceLeasingPolicy, *, last_ended: LastEnded, now: datetime) -> PolicyEnd:

@@ -4,15 +4,16 @@ Invariant: equal records have equal text, and the only time in it is that at whi
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from attrs import evolve, frozen
 
 from kubeocean.leasing.reclaim import ReclaimRules
-from kubeocean.model.crds import LONGEST_GRACE, ResourceLeasingPolicy
+from kubeocean.model.crds import LONGEST_GRACE, ResourceLeasingPolicy, ResourceLimit
 from vkubelet.api.objects import Json
+from vkubelet.api.quantity import Quantity
 
 
 @frozen
@@ -39,21 +40,25 @@ class PolicyEnd:
 
 @frozen(kw_only=True)
 class LeaseRecord:
-    """The last decision about a node: by `decided_by`, with its `rules`; `fitted` decided when all pods of the node fitted last.
+    """The last decision about a node: by `decided_by`, with its `rules`; `fitted` decided when all pods of the node fitted last, or leases
+    no less than the one that did.
 
+    `limits` are those of `fitted`; None in a record of an earlier version.
     `ended` is the policy that stopped applying and left the excess under `decided_by`; None without an excess, or when local use caused it.
     """
 
     decided_by: PolicyVersion
     rules: ReclaimRules
     fitted: PolicyVersion
+    limits: Sequence[ResourceLimit] | None = None
     ended: PolicyEnd | None = None
 
     @classmethod
     def fitting(cls, policy: ResourceLeasingPolicy) -> Self:
-        """Returns the record when all pods fit under this policy, or nothing else is known of them."""
+        """Returns the record when all pods fit under this policy, when it leases no less than one under which they fitted, or when nothing
+        else is known of them."""
         version = PolicyVersion.of(policy)
-        return cls(decided_by=version, rules=ReclaimRules.of(policy), fitted=version)
+        return cls(decided_by=version, rules=ReclaimRules.of(policy), fitted=version, limits=tuple(policy.limits))
 
     def decided(self, policy: ResourceLeasingPolicy, *, ended: PolicyEnd | None = None) -> Self:
         """Returns the record after this policy has decided."""
@@ -64,6 +69,8 @@ class LeaseRecord:
         body: Json = {"decidedBy": _version(self.decided_by), **_rules(self.rules)}
         if self.fitted != self.decided_by:
             body["fitted"] = _version(self.fitted)
+        if self.limits is not None:
+            body["limits"] = [_limit(each) for each in self.limits]
         if self.ended is not None:
             body["ended"] = {"policy": self.ended.policy, "at": self.ended.at.isoformat(), **_rules(self.ended.rules)}
         return json.dumps(body, separators=(",", ":"))
@@ -84,6 +91,7 @@ class LeaseRecord:
             decided_by=decided_by,
             rules=_read_rules(body),
             fitted=_read_version(body["fitted"]) if "fitted" in body else decided_by,
+            limits=tuple(map(_read_limit, body["limits"])) if "limits" in body else None,
             ended=_read_end(ended) if ended else None,
         )
 
@@ -94,6 +102,19 @@ def _version(version: PolicyVersion) -> Json:
 
 def _read_version(body: Mapping[str, Any]) -> PolicyVersion:
     return PolicyVersion(str(body["policy"]), str(body["uid"]), int(body["generation"]))
+
+
+def _limit(limit: ResourceLimit) -> Json:
+    """Encodes a limit by the field names of a policy's spec."""
+    body: Json = {"resource": limit.resource, "quantity": None if limit.quantity is None else str(limit.quantity), "percent": limit.percent}
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def _read_limit(body: Mapping[str, Any]) -> ResourceLimit:
+    quantity, percent = body.get("quantity"), body.get("percent")
+    return ResourceLimit(
+        str(body["resource"]), None if quantity is None else Quantity.parse(str(quantity)), None if percent is None else int(percent)
+    )
 
 
 def _rules(rules: ReclaimRules) -> Json:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from attrs import define, evolve, field
@@ -189,12 +190,68 @@ async def test_the_grace_of_an_excess_does_not_begin_again_with_a_restart() -> N
     assert scene.orders() == first
 
 
-def test_a_node_without_a_record_keeps_its_pods_until_a_policy_changes() -> None:
+def test_a_node_without_a_record_keeps_its_pods_until_a_policy_shrinks() -> None:
     scene = Scene(lease("1"))
     assert scene.orders() == ()
     assert scene.orders() == ()
-    scene.table.current = [lease("1", generation=2)]
+    scene.table.current = [lease("500m", generation=2)]
+    assert names(scene.orders()) == ["cheap", "important"]
+
+
+def half(percent: int = 50, *, generation: int = 1, **spec: Any) -> ResourceLeasingPolicy:
+    """Forces at once."""
+    limits = [limit("cpu", percent=percent)]
+    return policy(spec={"resourceLimits": limits, "forceReclaim": True, **spec}, uid="policy-uid", generation=generation)
+
+
+EDITS = [half(60, generation=2), half(generation=2, priority=1), half(generation=2, gracefulReclaimPeriodSeconds=600)]
+
+
+@pytest.mark.parametrize("edited", EDITS, ids=["more", "priority", "grace"])
+def test_an_edit_that_leases_no_less_takes_no_pod_where_local_use_grew(edited: ResourceLeasingPolicy) -> None:
+    scene = Scene(half())
+    assert scene.orders() == scene.orders(BUSY) == ()
+    scene.table.current = [edited]
+    assert scene.orders(BUSY) == ()
+    scene.restart()
+    assert scene.orders(BUSY) == ()
+    scene.table.current = [half(40, generation=3)]
+    assert names(scene.orders(BUSY)) == ["cheap", "important"]
+
+
+def test_an_edit_continues_a_reclaim_unless_it_leases_as_much_as_before() -> None:
+    scene = Scene(half())
+    scene.orders()
+    scene.table.current = [half(25, generation=2)]
     assert names(scene.orders()) == ["cheap"]
+    scene.table.current = [half(25, generation=3, priority=1)]
+    assert names(scene.orders()) == ["cheap"]
+    scene.table.current = [half(generation=4)]
+    assert scene.orders() == ()
+
+
+def test_a_policy_that_shrinks_while_it_is_closed_takes_pods_once_it_is_open() -> None:
+    scene = Scene(half(allowOutOfWindowPods=True))
+    scene.orders()
+    scene.table.current = [half(25, generation=2)]
+    scene.orders(decision=scene.closed())
+    assert names(scene.orders()) == ["cheap"]
+
+
+async def test_a_larger_policy_that_takes_over_by_the_clock_takes_no_pod() -> None:
+    night, day = hand_over(75)
+    night = evolve(night, limits=half().limits)
+    scene = Scene(night, day, now="2026-01-05 07:00")
+    assert scene.orders() == scene.orders(BUSY) == ()
+    await scene.until("2026-01-05 08:01")
+    assert scene.orders(BUSY) == ()
+
+
+def test_with_a_record_of_an_earlier_version_each_edit_counts_as_less() -> None:
+    scene = Scene(half())
+    scene.annotation = '{"decidedBy":{"policy":"p","uid":"policy-uid","generation":1}}'
+    scene.table.current = [half(60, generation=2)]
+    assert names(scene.orders(BUSY)) == ["cheap"]
 
 
 def test_a_retired_node_of_a_vanished_policy_has_the_grace_of_its_record() -> None:
