@@ -190,7 +190,7 @@ class Process:
 
     async def ping(self, node: str) -> None:
         """Checks the directory. Raises Unavailable when it cannot be written to."""
-        if self._pods is None or not os.access(self.directory / "pods", os.W_OK):
+        if self._pods is None or not await in_thread(os.access, self.directory / "pods", os.W_OK):
             raise provider.Unavailable(f"cannot write to {self.directory}; check the permissions and the free space of its file system")
 
     @property
@@ -218,7 +218,8 @@ class Process:
 
     async def prepare_pod(self, pod: provider.Pod) -> provider.Sandbox:
         spec = pod.spec
-        volumes.check(spec, host_paths=self.settings.host_paths)
+        # It follows the links of hostPath volumes, perhaps on a disk that does not respond.
+        await in_thread(volumes.check, spec, host_paths=self.settings.host_paths)
         group = (spec.get("securityContext") or {}).get("fsGroup")
         try:
             held = await self.pods.hold(pod.ref)
@@ -260,8 +261,9 @@ class Process:
             if isinstance(error, provider.Unavailable):
                 raise
             raise provider.Unavailable(f"container {container.name}: {error}", event="Failed", waiting="CreateContainerError") from error
-        if attempt.number == 0:
-            self._say_what_is_not_kept(pod.pod, container, who)
+        if attempt.number == 0 and (fields := await in_thread(self._not_kept, pod.pod, container, who)):
+            about = evolve(ObjectReference.of(PODS, pod.pod), field_path=f"spec.containers{{{container.name}}}")
+            self.host.events.event(about, "NotIsolated", starting.described(fields), warning=True)
         await self.pods.adopt(held, container.name)
         for old in self.pods.prune(held, container.name):
             await in_thread(erase, old)
@@ -290,16 +292,14 @@ class Process:
             stack.callback(os.close, lock)
             await self._nursery.launch(order, lock)
 
-    def _say_what_is_not_kept(self, pod: provider.Pod, container: provider.ResolvedContainer, who: Identity) -> None:
+    def _not_kept(self, pod: provider.Pod, container: provider.ResolvedContainer, who: Identity) -> list[str]:
+        """Returns the fields that have no effect on this host; reads its file system."""
         escalation = self.settings.allow_privilege_escalation
         fields = list(not_kept(pod.spec, container.spec, uid=who.uid, privilege_escalation=escalation))
         if not self.ways.mounts:
             fields += [f"mountPath {mount.path}" for mount in container.mounts if os.path.lexists(mount.path)]
         limits, groups = Limits.of(container.spec), self.ways.cgroups
-        fields += [f"resources.limits[{name}]" for name in ("cpu", "memory") if getattr(limits, name) and not groups.limits(name)]
-        if fields:
-            about = evolve(ObjectReference.of(PODS, pod), field_path=f"spec.containers{{{container.name}}}")
-            self.host.events.event(about, "NotIsolated", starting.described(fields), warning=True)
+        return fields + [f"resources.limits[{name}]" for name in ("cpu", "memory") if getattr(limits, name) and not groups.limits(name)]
 
     async def stop_container(self, pod: provider.PodRef, container: str, *, grace: float) -> None:
         held = self.pods.get(pod.uid)
