@@ -55,9 +55,14 @@ _SILENT = ("aiohttp", "asyncio")
 
 
 class FrozenLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time is `moment`."""
+    """An event loop whose time is `moment`. It calls nothing before its time: asyncio's own calls what is due within the resolution of its
+    clock, and a callback that waits for the rest of it, as aiohttp's does, would be called for ever while the time stands still."""
 
     moment = 1000.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._clock_resolution = 0.0
 
     def time(self) -> float:
         return self.moment
