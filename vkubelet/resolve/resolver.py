@@ -29,13 +29,11 @@ from vkubelet.resolve.downward import Facts
 from vkubelet.resolve.environment import MASTER_NAMESPACE, Environment, service_variables
 from vkubelet.resolve.names import Names
 from vkubelet.resolve.objects import RENEW, Name, ObjectCache, TokenCache
+from vkubelet.resolve.redaction import redacted
 from vkubelet.resolve.references import Absence, Content, MissingReferenceError, all_references
 from vkubelet.resolve.volumes import Tokens, token_sources
 
 log = logging.getLogger(__name__)
-
-HIDDEN: Final = "[hidden]"
-"""Replacement for a Secret's value in events and statuses."""
 
 _SERVICES_PATIENCE: Final = 5.0
 _AT_LEAST: Final = 1.0
@@ -129,10 +127,7 @@ class Resolver:
     def redacted(self, uid: str, text: str) -> str:
         """Returns the text without values of the Secrets in the pod's environment, such as in an error that quotes a command."""
         record = self._records.get(uid)
-        secrets = {value for content in record.seen.values() for value in content.secrets()} if record is not None else ()
-        for value in sorted(secrets, key=len, reverse=True):
-            text = text.replace(value, HIDDEN)
-        return text
+        return redacted(text, {value for content in record.seen.values() for value in content.secrets()}) if record is not None else text
 
     # --- one pod ---
 

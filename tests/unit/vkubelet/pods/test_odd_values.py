@@ -20,7 +20,7 @@ from vkubelet.control.recorder import ObjectReference, Recorder
 from vkubelet.errors import Unavailable
 from vkubelet.pods import Pods
 from vkubelet.provider import ContainerReport, Host, PodReport, Running, Terminated, Waiting
-from vkubelet.resolve.resolver import HIDDEN
+from vkubelet.resolve.redaction import HIDDEN
 from vkubelet.testing.clock import ManualClock
 
 PODS_PATH, SECRET, CONFIG = "/api/v1/namespaces/d/pods", "/api/v1/namespaces/d/secrets/s", "/api/v1/namespaces/d/configmaps/c"
