@@ -1,4 +1,4 @@
-"""Removes the values of Secrets from texts that become events and statuses, also a value of which only the beginning is left."""
+"""Removes the values of Secrets from the texts of events and statuses, also a value that is truncated."""
 
 from collections.abc import Iterable
 from os.path import commonprefix
@@ -7,13 +7,13 @@ from typing import Final
 HIDDEN: Final = "[hidden]"
 """Replacement for a Secret's value."""
 _ENOUGH: Final = 64
-"""Characters by which the beginning of a value is recognized anywhere; fewer are common to many texts, such as those of certificates."""
+"""Length of the prefix by which a truncated value is recognized anywhere; a shorter one is common to many texts, such as certificates."""
 _AT_THE_END: Final = 8
-"""Characters by which it is recognized where the text ends, which is where texts are cut."""
+"""Length of the prefix by which it is recognized as the last characters of the text."""
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
-    """Returns the text without these values, and without the beginning of a value that was cut off with the text."""
+    """Returns the text without these values, and without the prefix of a value that was truncated with the text."""
     for value in sorted(secrets, key=len, reverse=True):
         text = _cut(text.replace(value, HIDDEN), value)
     return text
