@@ -42,8 +42,8 @@ def reclaim_plan(
         why = f"the time window of ResourceLeasingPolicy {policy.name} has ended"
         orders = _orders(rules, decision.closed_since or now, reclaim_order(pods, rules), now=now, why=why)
         return ReclaimPlan(known.decided(policy), orders)
-    short, is_known = shortage(pods, decision.amounts), record is None or known.fitted == PolicyVersion.of(policy)
-    if is_known or not short or not _shrank(known, decision, short):
+    short = shortage(pods, decision.amounts)
+    if known.fitted == PolicyVersion.of(policy) or not short or not _shrank(known, decision, short):
         return ReclaimPlan(LeaseRecord.fitting(policy))
     end = _end(known, policy, last_ended=last_ended, now=now)
     why = f"ResourceLeasingPolicy {end.policy} ended or shrank, and the node offers less than its pods request"

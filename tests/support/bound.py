@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,8 @@ FAKE = "kubeocean-fake"
 
 CLUSTER_BINDING = "kubeocean.io/cluster-binding"
 """Label of the virtual nodes of a binding."""
-_SAID = 30
-"""Lines of each thing that a failed test tells."""
+_LINES = 30
+"""Lines of each part of the state of a pod in the message of a failed test."""
 _BINDINGS = ("RoleBinding", "ClusterRoleBinding")
 _ROLES = ("Role", "ClusterRole")
 
@@ -200,10 +200,7 @@ class Bound:
         program = self.program()
         try:
             with program:
-                try:
-                    run_apart(self.node_ready(node))
-                except AssertionError as error:
-                    raise AssertionError(f"{error}\n{program.tail(60)}") from None
+                run_apart(self.node_ready(node, by=[program]))
                 yield program
         finally:
             run_apart(self.remove())
@@ -225,14 +222,14 @@ class Bound:
         arguments = ("run", "--binding", self.name, "--config", str(config), "--kubeconfig", str(kubeconfig))
         return Program("kubeocean", *arguments, log=self.directory / f"{self.name}.log")
 
-    async def node_ready(self, node: str, *, seconds: float = PATIENCE) -> Body:
-        """Wait until the virtual node of a physical one is Ready; its Node."""
+    async def node_ready(self, node: str, *, seconds: float = PATIENCE, by: Iterable[Program] = ()) -> Body:
+        """Wait until the virtual node of a physical one is Ready, `by` these programs; its Node."""
 
         async def ready() -> Body | None:
             found: Body | None = await get(self.hub, "node", self.vnode(node))
             return found if found and condition(found, "Ready") == "True" else None
 
-        out: Body = await eventually(ready, f"virtual node {self.vnode(node)} Ready", seconds=seconds, every=0.3)
+        out: Body = await eventually(ready, f"virtual node {self.vnode(node)} Ready", seconds=seconds, every=0.3, by=by)
         return out
 
 
@@ -291,13 +288,13 @@ async def running(bound: Bound, namespace: str, name: str, *, seconds: float = P
 
 
 async def _state_of_pod(bound: Bound, namespace: str, name: str) -> str:
-    """What both clusters tell of a pod of the hub, for the message of a failed test: its status, its Events, and the mount namespace."""
+    """The state of a pod of the hub in both clusters, for the message of a failed test: its status, its Events, and the mount namespace."""
     found = await get(bound.hub, "pod", name, "-n", namespace)
     events = [bound.hub.kubectl("events", "-n", namespace), bound.worker.kubectl("events", "-n", bound.mount)]
     pods = await bound.worker.kubectl("get", "pods", "-n", bound.mount, "-o", "wide")
     spec, status = (found or {}).get("spec", {}), (found or {}).get("status")
-    said = [f"on node {spec.get('nodeName')!r}, status {json.dumps(status)}", pods, *await asyncio.gather(*events)]
-    return "\n".join("\n".join(text.splitlines()[-_SAID:]) for text in said)
+    parts = [f"on node {spec.get('nodeName')!r}, status {json.dumps(status)}", pods, *await asyncio.gather(*events)]
+    return "\n".join("\n".join(text.splitlines()[-_LINES:]) for text in parts)
 
 
 async def physical(bound: Bound, virtual: Mapping[str, Any]) -> Body:

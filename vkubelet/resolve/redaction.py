@@ -15,11 +15,11 @@ _AT_THE_END: Final = 8
 def redacted(text: str, secrets: Iterable[str]) -> str:
     """Returns the text without these values, and without the prefix of a value that was truncated with the text."""
     for value in sorted(secrets, key=len, reverse=True):
-        text = _cut(text.replace(value, HIDDEN), value)
+        text = _without_prefix(text.replace(value, HIDDEN), value)
     return text
 
 
-def _cut(text: str, value: str) -> str:
+def _without_prefix(text: str, value: str) -> str:
     head = value[:_ENOUGH]
     at = text.find(head) if len(value) > _ENOUGH else -1
     while at >= 0:
