@@ -3,7 +3,9 @@
 Invariant: every task has its place in one tree. A stop has one order: the process is not ready; `finish`; pending writes; no new writes,
 those in flight are awaited; `stop_serving`; the Lease is released; open streams are closed.
 
-See docs/decisions/0018-stop-order.md for the reasons of that order.
+A task that does not end when it is cancelled ends the process, by `run_process`.
+
+See docs/decisions/0018-stop-order.md for the reasons of that order, and 0111-stops-have-a-time-limit.md.
 """
 
 import asyncio
@@ -14,9 +16,10 @@ import os
 import resource
 import signal
 import socket
+import threading
 import uuid
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
@@ -31,6 +34,7 @@ from vkubelet.control.leader import LeaderElection, WriteGate
 from vkubelet.control.recorder import Recorder
 from vkubelet.errors import VKubeletError, first_error
 from vkubelet.health import HealthServer
+from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
 from vkubelet.settings import CommonSettings, FollowedSettings
 
@@ -40,6 +44,9 @@ S = TypeVar("S", bound=CommonSettings)
 
 FLUSH_WITHIN = 2.0
 """Seconds that pending statuses and events get at a stop, before writes stop."""
+TASKS_END = 10.0
+"""Seconds that cancelled tasks get. A file operation in a thread cannot be cancelled, and lasts as long as its disk does not respond: the
+process exits without it, as no other one could lead while its Lease is renewed."""
 
 
 class _Stopped(Exception):
@@ -74,9 +81,13 @@ class LeaderProcess:
     recorder: Recorder = field(init=False)
     streams: AsyncExitStack = field(init=False, factory=AsyncExitStack)
     """Closed after the Lease was released: open streams may take longer than the successor should wait."""
+    overdue: asyncio.Event = field(init=False, factory=asyncio.Event)
+    """Set when tasks of the leader have not ended in time: `run` may never return."""
     _gate: WriteGate = field(init=False, factory=WriteGate)
     _stop_requested: asyncio.Event = field(init=False, factory=asyncio.Event)
     _leads: bool = field(init=False, default=False)
+    _ending: asyncio.Event = field(init=False, factory=asyncio.Event)
+    """Set while tasks of the leader are cancelled and have not ended."""
 
     def __attrs_post_init__(self) -> None:
         self.identity = self.new_identity()
@@ -140,7 +151,8 @@ class LeaderProcess:
             metrics_address=self.settings.health.metrics_address,
         )
         try:
-            async with self.client, health, asyncio.TaskGroup() as group, self.streams:
+            async with self.client, health, asyncio.TaskGroup() as outer_group, asyncio.TaskGroup() as group, self.streams:
+                outer_group.create_task(self._limit_end(), name="time limit of the end")
                 self.watch(group)
                 group.create_task(self._measure_loop_lag(), name="loop lag")
                 group.create_task(self._stop_on_standby(), name="stop on standby")
@@ -168,10 +180,25 @@ class LeaderProcess:
                 await self.serve(group)
                 group.create_task(self.recorder.run(), name="events")
                 group.create_task(self._stop_in_order(), name="stop")
+                group.create_task(self._note_end(), name="end")
         except* _Stopped:
             log.debug("the leader stopped")
         finally:
+            self._ending.clear()
             self.stop_serving()
+
+    async def _note_end(self) -> None:
+        """Notes when the tasks of the leader are cancelled, whatever the cause."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._ending.set()
+
+    async def _limit_end(self) -> None:
+        await self._ending.wait()
+        await self.clock.sleep(TASKS_END)
+        if self._ending.is_set():
+            self.overdue.set()
 
     async def _stop_on_standby(self) -> None:
         await self._stop_requested.wait()
@@ -201,9 +228,10 @@ class LeaderProcess:
 
 
 class Runs(Protocol):
-    """What `run_process` runs."""
+    """What `run_process` runs; `overdue` is set when `run` may never return."""
 
     clock: Clock
+    overdue: asyncio.Event
 
     def stop(self) -> None: ...
 
@@ -211,13 +239,30 @@ class Runs(Protocol):
 
 
 def run_process(make: Callable[[Connection], Runs], settings: FollowedSettings[S]) -> None:
-    """Runs a process until SIGTERM or SIGINT, polling its settings for changes meanwhile. Raises VKubeletError."""
+    """Runs a process until SIGTERM or SIGINT, polling its settings for changes meanwhile. Raises VKubeletError.
+
+    Exits the operating system's process, with the code 1, when tasks do not end.
+    """
     logformat.configure(settings.chosen.log.level)
     _raise_file_limit()
     collector = Collector()
     collector.start()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with _limited_runner() as runner:
         runner.run(_run(make, settings, collector))
+
+
+@contextmanager
+def _limited_runner() -> Iterator[asyncio.Runner]:
+    """Runs a loop; its close waits for what still runs, such as a stream whose provider does not respond, for no longer than TASKS_END."""
+    runner = asyncio.Runner(loop_factory=_loop_factory())
+    exits = threading.Timer(TASKS_END, _exit, [runner.get_loop()])
+    exits.daemon = True
+    try:
+        yield runner
+    finally:
+        exits.start()
+        runner.close()
+        exits.cancel()
 
 
 async def _run(make: Callable[[Connection], Runs], settings: FollowedSettings[S], collector: Collector) -> None:
@@ -233,12 +278,27 @@ async def _run(make: Callable[[Connection], Runs], settings: FollowedSettings[S]
             beside = [
                 group.create_task(settings.follow(process.clock), name="settings"),
                 group.create_task(collector.run(process.clock), name="garbage collector"),
+                group.create_task(_exit_when(process.overdue), name="exit"),
             ]
             await process.run()
             for task in beside:
                 task.cancel()
     except* VKubeletError as problems:
         raise first_error(problems) from problems
+
+
+async def _exit_when(overdue: asyncio.Event) -> None:
+    await overdue.wait()
+    _exit(asyncio.get_running_loop())
+
+
+def _exit(loop: asyncio.AbstractEventLoop) -> None:
+    """Exits at once; tasks and threads that do not respond end with the process."""
+    names = sorted(task.get_name() for task in asyncio.all_tasks(loop) if task.cancelling() > 0)
+    with bind(tasks=", ".join(names)):
+        log.error("tasks did not end within %.0f s; the process exits without them, and its Leases expire", TASKS_END)
+    logging.shutdown()
+    os._exit(1)
 
 
 def _raise_file_limit() -> None:

@@ -114,6 +114,8 @@ class ShardedReplica:
     clock: Clock = field(factory=SystemClock)
     name: str = field(factory=lambda: f"{socket.gethostname()}_{os.getpid()}")
     """Distinguishes the replicas."""
+    overdue: asyncio.Event = field(init=False, factory=asyncio.Event)
+    """Set when tasks of a shard have not ended in time: no other replica acquires its Lease while this process runs."""
     _parts: dict[int, ShardRuntime] = field(init=False, factory=dict)
     _stop_requested: asyncio.Event = field(init=False, factory=asyncio.Event)
 
@@ -163,7 +165,7 @@ class ShardedReplica:
     def _new(self, index: int) -> ShardRuntime:
         shard = Shard(index, self.count)
         settings = _settings_of(self.settings, shard)
-        return ShardRuntime(
+        part = ShardRuntime(
             self.make(shard),
             settings,
             connection=self.connection,
@@ -171,6 +173,8 @@ class ShardedReplica:
             member=Member(self._leases, self.name),
             clock=self.clock,
         )
+        part.overdue = self.overdue
+        return part
 
     def _leases(self) -> Leases | None:
         seen = {index: part.observed() for index, part in self._parts.items()}

@@ -7,7 +7,7 @@ what is approved.
 from __future__ import annotations
 
 import base64
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -33,6 +33,7 @@ from tests.faults.simulation.world import World
 from vkubelet.api.codec import decode_yaml
 from vkubelet.api.objects import Resource, Unknown
 from vkubelet.client.connection import Connection
+from vkubelet.process import Runs
 
 Body = dict[str, Any]
 CLUSTER = "edge"
@@ -113,14 +114,11 @@ class FleetWorld(World):
         if self.scenario != "member":
             self.start("agent")
 
-    def make(self, role: str) -> tuple[Callable[[], Awaitable[None]], Callable[[], None]]:
+    def make(self, role: str) -> Runs:
         connection = Connection(address_of("worker" if role == "agent" else "hub"))
-        made: AgentProcess | HubProcess
         if role == "agent":
-            made = AgentProcess(_agent_settings(), connection=connection, clock=self.clock)
-        else:
-            made = HubProcess(_hub_settings(), connection=connection, clock=self.clock)
-        return made.run, made.stop
+            return AgentProcess(_agent_settings(), connection=connection, clock=self.clock)
+        return HubProcess(_hub_settings(), connection=connection, clock=self.clock)
 
     def _create(self, body: Body) -> None:
         metadata = body["metadata"]

@@ -5,7 +5,6 @@ Invariant: the process is what `kubeocean run` builds; only its network is simul
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -26,6 +25,7 @@ from vkubelet.api.codec import decode_yaml
 from vkubelet.api.names import SERVICE_NAME
 from vkubelet.api.objects import Resource
 from vkubelet.client.connection import Connection
+from vkubelet.process import Runs
 from vkubelet.runtime import Runtime
 from vkubelet.settings import Settings
 
@@ -112,11 +112,10 @@ class KubeoceanWorld(World):
         for number in range(self.replicas.get(self.scenario, 1)):
             self.start(f"kubeocean{number or ''}")
 
-    def make(self, role: str) -> tuple[Callable[[], Awaitable[None]], Callable[[], None]]:
+    def make(self, role: str) -> Runs:
         own = self.own_settings()
         chosen = settings_of(type(self), leads=self.scenario in self.replicas)
-        runtime = Runtime(KubeoceanProvider(own), chosen, connection=Connection(address_of("hub")), clock=self.clock)
-        return runtime.run, runtime.stop
+        return Runtime(KubeoceanProvider(own), chosen, connection=Connection(address_of("hub")), clock=self.clock)
 
     def own_settings(self) -> KubeoceanSettings:
         """Returns the settings of the provider."""

@@ -5,7 +5,6 @@ Invariant: the backend is the only place where workloads run, and each start and
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
 from attrs import define, field
@@ -17,6 +16,7 @@ from tests.faults.simulation.history import Workload
 from tests.faults.simulation.network import address_of
 from tests.faults.simulation.world import LIST_INTERVAL, World
 from vkubelet.client.connection import Connection
+from vkubelet.process import Runs
 from vkubelet.runtime import Runtime
 from vkubelet.server.settings import ServerSettings
 from vkubelet.settings import HealthSettings, PodSettings, Settings
@@ -68,12 +68,11 @@ class MockWorld(World):
         self.hub.run()
         self.start("vkubelet")
 
-    def make(self, role: str) -> tuple[Callable[[], Awaitable[None]], Callable[[], None]]:
+    def make(self, role: str) -> Runs:
         provider = Mock(Mock.Settings(node="mock", nodes=2, resolve=False))
         provider.backend = self.backend
         settings = Settings(server=SERVER, health=HEALTH, pods=PodSettings(list_interval=LIST_INTERVAL))
-        runtime = Runtime(provider, settings, connection=Connection(address_of("hub")), clock=self.clock)
-        return runtime.run, runtime.stop
+        return Runtime(provider, settings, connection=Connection(address_of("hub")), clock=self.clock)
 
     async def pods(self) -> None:
         """Pods of a StatefulSet, one that completes, one that fails, one that is deleted and created again under its name."""

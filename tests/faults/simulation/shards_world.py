@@ -5,13 +5,13 @@ Invariant: each of the two nodes is in another shard; who serves which is left t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
 from kubeocean.provider import KubeoceanProvider
 from tests.faults.simulation.kubeocean_world import KubeoceanWorld, settings_of
 from tests.faults.simulation.network import address_of
 from vkubelet.client.connection import Connection
+from vkubelet.process import Runs
 from vkubelet.sharding import ShardedReplica
 
 SHARDS = 4
@@ -26,9 +26,9 @@ class ShardsWorld(KubeoceanWorld):
     }
     replicas: ClassVar = dict.fromkeys(scenarios, 2)
 
-    def make(self, role: str) -> tuple[Callable[[], Awaitable[None]], Callable[[], None]]:
+    def make(self, role: str) -> Runs:
         own = self.own_settings()
-        replica = ShardedReplica(
+        return ShardedReplica(
             connection=Connection(address_of("hub")),
             settings=settings_of(type(self), leads=True),
             count=SHARDS,
@@ -36,4 +36,3 @@ class ShardsWorld(KubeoceanWorld):
             clock=self.clock,
             name=role,
         )
-        return replica.run, replica.stop

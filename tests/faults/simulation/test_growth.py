@@ -21,6 +21,7 @@ from tests.faults.simulation.kubeocean_world import MOUNT, KubeoceanWorld
 from tests.faults.simulation.mock_world import SCRIPT, MockWorld
 from tests.faults.simulation.schedule import Schedule
 from tests.faults.simulation.world import World
+from vkubelet.process import Runs
 
 PODS = 24
 """Pods of a wave, each with a name of its own."""
@@ -59,10 +60,9 @@ class Waves(World):
     notes: ClassVar[Mapping[str, str]]
     """Annotations by which pods stop late, run for a while, and fail."""
 
-    def make(self, role: str) -> Any:
-        run, stop = super().make(role)
-        self.process = run.__self__  # type: ignore[attr-defined]
-        return run, stop
+    def make(self, role: str) -> Runs:
+        self.process = super().make(role)
+        return self.process
 
     async def waves(self) -> None:
         self.counts: list[Counter[str]] = []

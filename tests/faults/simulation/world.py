@@ -9,7 +9,7 @@ import logging
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import count
@@ -27,6 +27,7 @@ from tests.faults.simulation.sandbox import Ports, sandbox
 from tests.faults.simulation.schedule import Fault, Kind, Schedule
 from vkubelet.client import rest
 from vkubelet.errors import LeadershipLost
+from vkubelet.process import Runs
 
 LIST_INTERVAL = 20.0
 """Seconds between two listings of a backend: a third of the default, so that orphans are terminated sooner."""
@@ -72,7 +73,8 @@ class World:
         self._creators: dict[tuple[str, str], str] = {}
         self.running: dict[str, str] = {}
         """Process by its role."""
-        self.stops: dict[str, Callable[[], None]] = {}
+        self.made: dict[str, Runs] = {}
+        """What runs in them, by role."""
         self.wishes: list[tuple[str, Callable[[], str | None]]] = []
 
     # --- what a subclass provides ---
@@ -81,8 +83,8 @@ class World:
         """Creates clusters and what exists in them before the first process starts; registers actors by `every`."""
         raise NotImplementedError
 
-    def make(self, role: str) -> tuple[Callable[[], Awaitable[None]], Callable[[], None]]:
-        """Creates a process, in its context; returns its main function and what requests its stop."""
+    def make(self, role: str) -> Runs:
+        """Creates a process, in its context."""
         raise NotImplementedError
 
     # --- helpers for a subclass ---
@@ -147,8 +149,10 @@ class World:
 
     async def _serve(self, role: str, process: str) -> None:
         try:
-            run, self.stops[role] = self.make(role)
-            await run()
+            made = self.made[role] = self.make(role)
+            await made.run()
+            if made.overdue.is_set():
+                self.history.problems.append(f"{process} would have exited: tasks did not end when they were cancelled")
         except LeadershipLost:
             self.mark("lost leadership", process)
         except BaseException as error:
@@ -267,7 +271,7 @@ class World:
         """Stops all processes in order, which shows whether they leave anything."""
         self.stopping = True
         for role in list(self.running):
-            self.stops[role]()
+            self.made[role].stop()
         for _ in range(60):
             if not self.running:
                 return

@@ -5,7 +5,7 @@ Invariant: what happened to a pod is in the backend's files alone, so that a sec
 Below `directory`: `nodes` (names to declare, by whitespace), `complete` (say nodes_complete), `crash` (raise, again and again while it is
 there), `refuse` (raise SettingsError), `ping` (fail, hang or bug), `end` (names of pods whose containers end by themselves), `lose` (names
 of pods that vanish), `stubborn` (names of pods that end by nothing but grace 0), `blind` (pods can not be listed), `linger` (do not return
-at the stop); the provider writes `pods/UID` and appends each call to `calls`.
+at the stop: but when cancelled, with `deaf` in it not even then); the provider writes `pods/UID` and appends each call to `calls`.
 """
 
 from __future__ import annotations
@@ -53,8 +53,13 @@ class Puppet:
         while not stopped.done():
             self.look()
             await asyncio.wait([stopped], timeout=LOOK)
-        if self.told("linger") is not None:
-            await asyncio.Event().wait()
+        lingers = self.told("linger")
+        while lingers is not None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if lingers != "deaf":
+                    raise
         self.note("stopped")
 
     def look(self) -> None:

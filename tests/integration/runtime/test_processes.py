@@ -213,6 +213,25 @@ async def test_stop_waits_for_no_provider_that_lingers(fleet: Fleet) -> None:
     assert complaints(program) == ["vkubelet.runtime: the provider did not stop in time; it is cancelled"]
 
 
+async def test_provider_that_ignores_its_cancellation_keeps_no_successor_waiting(fleet: Fleet) -> None:
+    """Such as one whose disk does not respond: a file operation in a thread cannot be cancelled."""
+    names = fleet.declare("a")
+    fleet.tell("linger", "deaf")
+    with fleet.program(leader=_election(fleet)) as first, fleet.program(log="b", leader=_election(fleet)) as second:
+        leader, follower = await _leading(first, second)
+        await fleet.ready(names, program=leader)
+        async with fleet.watched("nodes") as nodes:
+            leader.process.send_signal(signal.SIGTERM)
+            assert await eventually(lambda: leader.process.poll(), "it ends", seconds=NOTICED) == 1
+            (end,) = [line for line in leader.messages() if line["level"] == "ERROR"]
+            assert "did not end within" in end["message"] and "provider" in end["tasks"]
+            await eventually(lambda: _leads(follower), "the follower leads", seconds=NOTICED)
+            fleet.untell("linger")
+            await fleet.create("p", node=names[0])
+            await fleet.running("p")
+        assert not nodes.where(lambda event: event.kind == "DELETED" or event.condition("Ready") != "True")
+
+
 async def test_idle_process_writes_leases_every_ten_seconds_and_nothing_else(idle: Idle) -> None:
     await eventually(lambda: datetime.now(UTC) - idle.since > IDLE, "a minute has passed", seconds=IDLE.total_seconds() + 10, every=1)
     fleet = idle.fleet

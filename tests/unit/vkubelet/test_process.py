@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import resource
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import pytest
 
@@ -16,7 +17,7 @@ from vkubelet.client.connection import Connection
 from vkubelet.control.leader import DURATION, PERIOD
 from vkubelet.control.recorder import ObjectReference
 from vkubelet.errors import Fenced, LeadershipLost, SettingsError, VKubeletError
-from vkubelet.process import LeaderProcess, run_process
+from vkubelet.process import TASKS_END, LeaderProcess, run_process
 from vkubelet.settings import FollowedSettings, HealthSettings, LeaderSettings, Settings
 from vkubelet.testing.clock import ManualClock
 
@@ -235,6 +236,73 @@ async def test_an_error_of_a_service_is_the_error_of_the_process(error: VKubelet
 
     with pytest.raises(type(error), match=str(error)):
         await Fails(MemoryApi(), ManualClock()).run()
+
+
+class Deaf(Service):
+    """A service with a task that ends once it `answers`, not when it is cancelled."""
+
+    def __init__(self, api: MemoryApi, clock: ManualClock) -> None:
+        super().__init__(api, clock)
+        self.answers = asyncio.Event()
+
+    async def serve(self, group: asyncio.TaskGroup) -> None:
+        await super().serve(group)
+        group.create_task(self._wait(), name="deaf")
+
+    async def _wait(self) -> None:
+        while not self.answers.is_set():
+            with suppress(asyncio.CancelledError):
+                await self.answers.wait()
+
+
+@pytest.mark.parametrize("seconds", [TASKS_END - 1.0, TASKS_END + 1.0])
+async def test_a_stop_is_overdue_when_a_task_does_not_end(seconds: float) -> None:
+    clock = ManualClock()
+    service = Deaf(MemoryApi(), clock)
+    async with running(service) as task:
+        await clock.advance(1.0)
+        service.stop()
+        await clock.advance(seconds)
+        assert not task.done() and not service.may_write()
+        service.answers.set()
+        await clock.advance(TASKS_END)
+        assert task.done()
+    assert service.overdue.is_set() == (seconds > TASKS_END)
+
+
+async def test_an_end_without_a_stop_is_overdue_as_well() -> None:
+    api, clock = MemoryApi(), ManualClock()
+    service = Deaf(api, clock)
+
+    async def take_over() -> None:
+        await clock.advance(1.0)
+        api.put(LEASE, {**api.objects[LEASE], "spec": {"holderIdentity": "other", "leaseDurationSeconds": 15}})
+        await clock.advance(2 * PERIOD + TASKS_END)
+        assert service.overdue.is_set()
+        service.answers.set()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(take_over())
+        with pytest.raises(LeadershipLost, match="was acquired by other"):
+            await service.run()
+
+
+def test_a_task_that_the_process_leaves_behind_does_not_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def connection(**cluster: object) -> Connection:
+        return MemoryApi().connection
+
+    class LeavesOneBehind(Deaf):
+        async def run(self) -> None:
+            self.left = asyncio.create_task(self._wait(), name="left behind")
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(process, "load_connection", connection)
+    monkeypatch.setattr(process, "TASKS_END", 0.2)
+    child = os.fork()
+    if child == 0:
+        run_process(lambda _: LeavesOneBehind(MemoryApi(), ManualClock()), FollowedSettings(Settings(), read=lambda: (Settings(), None)))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
 async def test_the_lag_of_the_event_loop_is_measured_in_every_process() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from attrs import evolve
@@ -17,6 +17,8 @@ from vkubelet.clock import SystemClock
 from vkubelet.control.leader import DURATION, PERIOD
 from vkubelet.control.shards import Shard, shard_of
 from vkubelet.errors import SettingsError
+from vkubelet.process import TASKS_END
+from vkubelet.provider import Host
 from vkubelet.server import ServerSettings
 from vkubelet.settings import HealthSettings, LeaderSettings, Settings
 from vkubelet.sharding import ShardedReplica, ShardRuntime, WholeRuntime, _OfShards
@@ -65,6 +67,13 @@ class World:
             assert task.done()
             task.result()
 
+    def take(self, index: int, holder: str) -> None:
+        """Acquires the Lease of a shard for another holder."""
+        spec = {"holderIdentity": holder, "leaseDurationSeconds": 15, "leaseTransitions": 9, "renewTime": "2026-01-01T00:00:00.000000Z"}
+        marks = {"annotations": {"vkubelet.io/shards": str(COUNT)}}
+        name = Shard(index, COUNT).lease("vkubelet-default")
+        self.api.put(f"{LEASES}/{name}", {"metadata": {"name": name, "namespace": "default", **marks}, "spec": spec})
+
     def holder(self, index: int) -> str:
         spec = self.api.objects[f"{LEASES}/{Shard(index, COUNT).lease('vkubelet-default')}"]["spec"]
         return str(spec["holderIdentity"]).rpartition("_")[0]
@@ -103,15 +112,33 @@ async def test_replica_hands_its_shards_over_one_after_the_other() -> None:
         assert counts == [3, 2, 1, 0]
 
 
+async def test_a_shard_that_does_not_stop_makes_the_replica_overdue() -> None:
+    answers = asyncio.Event()
+
+    class Deaf(Idle):
+        async def run(self, host: Host) -> None:
+            while not answers.is_set():
+                with suppress(asyncio.CancelledError):
+                    await answers.wait()
+
+    world = World()
+    async with world.replica("a") as one:
+        one.make = lambda shard: Deaf() if shard.index == 2 else Idle()
+        await world.clock.advance(3 * PERIOD)
+        world.take(2, "z_1")
+        await world.clock.advance(2 * PERIOD + TASKS_END)
+        overdue = one.overdue.is_set()
+        answers.set()
+        await world.clock.advance(1.0)
+        assert overdue
+
+
 async def test_another_holder_of_one_lease_ends_that_shard_alone() -> None:
     world = World()
     async with world.replica("a") as one:
         await world.clock.advance(3 * PERIOD)
         terms, parts = one.terms, dict(one._parts)
-        spec = {"holderIdentity": "z_1", "leaseDurationSeconds": 15, "leaseTransitions": 9, "renewTime": "2026-01-01T00:00:00.000000Z"}
-        marks = {"annotations": {"vkubelet.io/shards": str(COUNT)}}
-        name = Shard(2, COUNT).lease("vkubelet-default")
-        world.api.put(f"{LEASES}/{name}", {"metadata": {"name": name, "namespace": "default", **marks}, "spec": spec})
+        world.take(2, "z_1")
         await world.clock.advance(2 * PERIOD)
         assert one.holds == {0, 1, 3} and one.terms == terms + 1
         assert {index for index, part in one._parts.items() if part is parts[index]} == {0, 1, 3}
