@@ -20,6 +20,8 @@ LONGEST = 4096
 """Bytes of a case; the rest is not read."""
 _AHEAD = 64
 """Steps of a case."""
+_MOST_AGAIN = 1 << 20
+"""Bytes that a step repeats: steps that each repeat what the last one has repeated would send any number of them."""
 
 METHODS = (b"GET", b"POST", b"PUT", b"PATCH", b"DELETE", b"HEAD", b"OPTIONS", b"CONNECT")
 BEARERS = (*(token.encode() for token in TOKENS), b"", b"\xff\xfe", b"t0ken-of-somebody")
@@ -123,7 +125,7 @@ class Case:
             return b""
         at %= len(data)
         if how % 4 == 0:
-            return data * (how % 64)
+            return (data * (how % 64))[:_MOST_AGAIN]
         if how % 4 == 1:
             return data[:at]
         if how % 4 == 2:

@@ -49,6 +49,8 @@ CERTIFICATES = (None, ADMIN, LOGS)
 """Whose client certificate a connection presents."""
 LONGEST_END = 300.0
 """Seconds of the case's time in which everything that a client started has stopped after it has disconnected."""
+PIECE = 256 << 10
+"""Bytes that a transport of asyncio reads at once, at most."""
 
 _SILENT = ("aiohttp", "asyncio")
 """Loggers that report nothing about a client, whatever it sends."""
@@ -285,10 +287,11 @@ class Caller:
     certificate: str | None
 
     def send(self, data: bytes) -> None:
-        """Sends, as long as the server reads: the rest would wait in the kernel."""
+        """Sends in pieces, as long as the server reads: the rest would wait in the kernel."""
         self.port.sent += data
-        if data and self.line.reading and not self.line.is_closing():
-            self.connection.data_received(data)
+        for at in range(0, len(data), PIECE):
+            if self.line.reading and not self.line.is_closing():
+                self.connection.data_received(data[at : at + PIECE])
 
     def leave(self) -> None:
         self.line.lose()
