@@ -10,6 +10,7 @@ import math
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +21,7 @@ from urllib.parse import urlencode
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import AddrInfoType
+from aiohttp.connector import Connection as Connected
 from attrs import define, field, frozen
 from yarl import URL
 
@@ -71,7 +73,7 @@ class Call:
     longest: int | None = None
     """Maximum bytes of the response where it is fetched completely; None: LONGEST_ANSWER."""
     allow: Callable[[], None] | None = field(default=None, repr=False)
-    """Called immediately before each sending, when credentials are available; raises to refuse."""
+    """Called before each sending, when credentials are available and again when a connection is; raises to refuse."""
 
 
 @frozen
@@ -215,6 +217,7 @@ class Transport:
             call.allow()
         started = self.clock.monotonic()
         code = "error"
+        waits = _ALLOW.set(call.allow)
         try:
             headers = {**outgoing.headers, "Accept": call.accept, "Accept-Encoding": "gzip" if call.compressed else "identity"}
             if call.body is not None:
@@ -234,6 +237,7 @@ class Transport:
                 raise await refusal(call, response)
             return response
         finally:
+            _ALLOW.reset(waits)
             self.note(call, code, self.clock.monotonic() - started)
 
     def server_now(self) -> datetime:
@@ -364,6 +368,10 @@ def keep_nothing_back(transport: asyncio.Transport) -> None:
         limit(1, 0)
 
 
+_ALLOW: ContextVar[Callable[[], None] | None] = ContextVar("_ALLOW", default=None)
+"""`Call.allow` of the call that waits for a connection."""
+
+
 class _Connector(aiohttp.TCPConnector):
     """Opens a few connections at the same time; those that are open are used without a limit.
 
@@ -374,6 +382,19 @@ class _Connector(aiohttp.TCPConnector):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._opening = asyncio.Semaphore(OPENED_AT_ONCE)
+
+    async def connect(self, *arguments: Any, **options: Any) -> Connected:
+        """Returns a connection on which the call is sent at once. Opening one takes long when a server is slow, or the process is suspended
+        meanwhile: then it may not write any more."""
+        made = await super().connect(*arguments, **options)
+        allow = _ALLOW.get()
+        if allow is not None:
+            try:
+                allow()
+            except BaseException:
+                made.release()
+                raise
+        return made
 
     async def _create_connection(self, *arguments: Any, **options: Any) -> ResponseHandler:
         async with self._opening:
