@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, nullcontext
 from functools import cache, partial
+from http import HTTPStatus
 from typing import Generic, TypeVar
 from weakref import WeakSet
 
@@ -27,7 +28,7 @@ from vkubelet.control.backoff import Backoff
 from vkubelet.control.controller import Isolation
 from vkubelet.control.restores import is_earlier, is_later
 from vkubelet.control.store import Store
-from vkubelet.errors import Expired, Forbidden, Invalid, NotFound, Unreachable, VKubeletError
+from vkubelet.errors import Expired, Forbidden, Invalid, NotFound, ServerError, Unreachable, VKubeletError
 from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
 
@@ -252,12 +253,14 @@ class Informer(Generic[T]):
 
     async def _list_and_follow(self) -> None:
         self._begin_list()
-        if self._client.transport not in _only_pages and await self._stream_and_follow():
+        followed = self._client.transport not in _only_pages and await self._stream_and_follow()
+        if followed:
             return
         # An object that the abandoned stream delivered may have been deleted since; no event would ever remove it.
         self._begin_list()
         listing = await self._client.list(self._resource, self._where)
-        _only_pages.add(self._client.transport)
+        if followed is False:
+            _only_pages.add(self._client.transport)
         for obj in listing.items:
             self._list(obj)
         await self._replace(listing.resource_version)
@@ -266,8 +269,9 @@ class Informer(Generic[T]):
     def _begin_list(self) -> None:
         self._listing, self._adopted, self._listed_after = {}, {}, self._newest
 
-    async def _stream_and_follow(self) -> bool:
-        """Streams the initial events; returns False when the server does not send them, or not all of them in time."""
+    async def _stream_and_follow(self) -> bool | None:
+        """Streams the initial events; returns False when the server does not send them, or not all of them in time, and None when its watch
+        cache is behind etcd, maybe for long: a LIST does not need it."""
         async with aclosing(self._client.watch(self._resource, where=self._where, initial=True)) as events:
             try:
                 async with asyncio.timeout(END_MARKER_SECONDS):
@@ -276,6 +280,10 @@ class Informer(Generic[T]):
                 with bind(error=str(error) or "no end marker"):
                     log.debug("the watch sent no initial events; listing instead")
                 return False
+            except ServerError as error:
+                if error.status != HTTPStatus.GATEWAY_TIMEOUT:
+                    raise
+                return None
             if version:
                 await self._replace(version)
                 await self._consume(events)

@@ -19,6 +19,8 @@ _HEARTBEAT = {"lastHeartbeatTime", "renewTime"}
 _LEDGER = "kubeocean-ledger"
 _TERMINAL = ("Succeeded", "Failed")
 _OUTAGES = (Kind.CUT, Kind.CLOSED, Kind.BROKEN)
+_LATE = (Kind.LAG, Kind.DELAYED)
+"""What delays the lists with which a process starts."""
 _WITHDRAWN = ("vkubelet.io/retiring", "kubeocean.io/vnode-deleting")
 _ROUNDING = 2.0
 """Seconds by which times of the API may be off: they have no fractions, and periods are rounded to whole seconds."""
@@ -305,10 +307,11 @@ def _ready_status(node: Body) -> str:
 
 def is_excused(schedule: Schedule) -> bool:
     """Whether the process may have been unable to renew a Lease for longer than it lasts, all its outages together."""
+    outage = _OUTAGES + (_LATE if schedule.restarts else ())
     outages = [
         fault.value
         for fault in schedule.faults
-        if (fault.kind in _OUTAGES and fault.side == "hub") or fault.kind in (Kind.STALL, Kind.CRASH)
+        if (fault.kind in outage and fault.side == "hub") or fault.kind in (Kind.STALL, Kind.CRASH)
     ]
     return sum(outages) > _PATIENT
 

@@ -14,7 +14,7 @@ from vkubelet.api.objects import PODS, Key, Pod
 from vkubelet.control import informer as module
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.store import Store
-from vkubelet.errors import Forbidden, Invalid, Unreachable
+from vkubelet.errors import Forbidden, Invalid, ServerError, Unreachable
 from vkubelet.testing.clock import ManualClock
 
 Events = AsyncGenerator[WatchEvent[Pod], None]
@@ -155,7 +155,37 @@ async def ended() -> None:
     """The server closes the stream in order."""
 
 
-ENDS = (silence, cut, refused, ended)
+async def late() -> None:
+    raise ServerError("watch pods", "Too large resource version", status=504)
+
+
+ENDS = (silence, cut, refused, ended, late)
+
+
+@pytest.mark.parametrize(("end", "times"), [(late, 2), (refused, 1)])
+async def test_a_server_whose_watch_cache_is_late_is_listed_and_asked_again_later(end: Callable[[], object], times: int) -> None:
+    tried = list[bool]()
+
+    class Watched(Api):
+        def watch(self, resource: object, *, since: str = "", where: object = None, initial: bool = False) -> Events:
+            tried.append(initial)
+            return super().watch(resource, since=since, where=where, initial=initial)
+
+    async def broken(api: Api) -> Events:
+        await end()  # type: ignore[misc]
+        yield api.end_marker()
+
+    api, clock = Watched(broken), ManualClock()
+    api.put("a")
+    informer: Informer[Pod] = Informer(api, PODS, clock=clock)  # type: ignore[arg-type]
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(informer.run())
+        await clock.settle()
+        assert informer.synced and versions(informer) == truth(api) and tried == [True, False]
+        informer.list_again()
+        await clock.advance(5.0)
+        assert informer.synced and tried.count(True) == times
+        running.cancel()
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
