@@ -3,7 +3,7 @@
 Invariant: every task has its place in one tree. A stop has one order: the process is not ready; `finish`; pending writes; no new writes,
 those in flight are awaited; `stop_serving`; the Lease is released; open streams are closed.
 
-A task that does not end when it is cancelled ends the process, by `run_process`.
+If a task does not finish when it is cancelled, `run_process` exits.
 
 See docs/decisions/0018-stop-order.md for the reasons of that order, and 0111-stops-have-a-time-limit.md.
 """
@@ -44,7 +44,7 @@ S = TypeVar("S", bound=CommonSettings)
 
 FLUSH_WITHIN = 2.0
 """Seconds that pending statuses and events get at a stop, before writes stop."""
-TASKS_END = 10.0
+TASKS_FINISH_WITHIN = 10.0
 """Seconds that cancelled tasks get. A file operation in a thread cannot be cancelled, and lasts as long as its disk does not respond: the
 process exits without it, as no other one could lead while its Lease is renewed."""
 
@@ -82,12 +82,12 @@ class LeaderProcess:
     streams: AsyncExitStack = field(init=False, factory=AsyncExitStack)
     """Closed after the Lease was released: open streams may take longer than the successor should wait."""
     overdue: asyncio.Event = field(init=False, factory=asyncio.Event)
-    """Set when tasks of the leader have not ended in time: `run` may never return."""
+    """Set when tasks of the leader have not finished in time: `run` may never return."""
     _gate: WriteGate = field(init=False, factory=WriteGate)
     _stop_requested: asyncio.Event = field(init=False, factory=asyncio.Event)
     _leads: bool = field(init=False, default=False)
-    _ending: asyncio.Event = field(init=False, factory=asyncio.Event)
-    """Set while tasks of the leader are cancelled and have not ended."""
+    _cancelled: asyncio.Event = field(init=False, factory=asyncio.Event)
+    """Set while tasks of the leader are cancelled and have not finished."""
 
     def __attrs_post_init__(self) -> None:
         self.identity = self.new_identity()
@@ -152,7 +152,7 @@ class LeaderProcess:
         )
         try:
             async with self.client, health, asyncio.TaskGroup() as outer_group, asyncio.TaskGroup() as group, self.streams:
-                outer_group.create_task(self._limit_end(), name="time limit of the end")
+                outer_group.create_task(self._limit_finish(), name="time limit of tasks")
                 self.watch(group)
                 group.create_task(self._measure_loop_lag(), name="loop lag")
                 group.create_task(self._stop_on_standby(), name="stop on standby")
@@ -180,24 +180,24 @@ class LeaderProcess:
                 await self.serve(group)
                 group.create_task(self.recorder.run(), name="events")
                 group.create_task(self._stop_in_order(), name="stop")
-                group.create_task(self._note_end(), name="end")
+                group.create_task(self._note_cancellation(), name="cancellation")
         except* _Stopped:
             log.debug("the leader stopped")
         finally:
-            self._ending.clear()
+            self._cancelled.clear()
             self.stop_serving()
 
-    async def _note_end(self) -> None:
+    async def _note_cancellation(self) -> None:
         """Notes when the tasks of the leader are cancelled, whatever the cause."""
         try:
             await asyncio.Event().wait()
         finally:
-            self._ending.set()
+            self._cancelled.set()
 
-    async def _limit_end(self) -> None:
-        await self._ending.wait()
-        await self.clock.sleep(TASKS_END)
-        if self._ending.is_set():
+    async def _limit_finish(self) -> None:
+        await self._cancelled.wait()
+        await self.clock.sleep(TASKS_FINISH_WITHIN)
+        if self._cancelled.is_set():
             self.overdue.set()
 
     async def _stop_on_standby(self) -> None:
@@ -241,7 +241,7 @@ class Runs(Protocol):
 def run_process(make: Callable[[Connection], Runs], settings: FollowedSettings[S]) -> None:
     """Runs a process until SIGTERM or SIGINT, polling its settings for changes meanwhile. Raises VKubeletError.
 
-    Exits the operating system's process, with the code 1, when tasks do not end.
+    Exits the operating system's process, with the code 1, when tasks do not finish.
     """
     logformat.configure(settings.chosen.log.level)
     _raise_file_limit()
@@ -253,9 +253,9 @@ def run_process(make: Callable[[Connection], Runs], settings: FollowedSettings[S
 
 @contextmanager
 def _limited_runner() -> Iterator[asyncio.Runner]:
-    """Runs a loop; its close waits for what still runs, such as a stream whose provider does not respond, for no longer than TASKS_END."""
+    """Runs a loop; its close waits for what still runs, such as a stream whose provider does not respond, for no longer than TASKS_FINISH_WITHIN."""
     runner = asyncio.Runner(loop_factory=_loop_factory())
-    exits = threading.Timer(TASKS_END, _exit, [runner.get_loop()])
+    exits = threading.Timer(TASKS_FINISH_WITHIN, _exit, [runner.get_loop()])
     exits.daemon = True
     try:
         yield runner
@@ -293,10 +293,10 @@ async def _exit_when(overdue: asyncio.Event) -> None:
 
 
 def _exit(loop: asyncio.AbstractEventLoop) -> None:
-    """Exits at once; tasks and threads that do not respond end with the process."""
+    """Exits at once; tasks and threads that do not respond are killed with the process."""
     names = sorted(task.get_name() for task in asyncio.all_tasks(loop) if task.cancelling() > 0)
     with bind(tasks=", ".join(names)):
-        log.error("tasks did not end within %.0f s; the process exits without them, and its Leases expire", TASKS_END)
+        log.error("tasks did not finish within %.0f s; the process exits without them, and its Leases expire", TASKS_FINISH_WITHIN)
     logging.shutdown()
     os._exit(1)
 

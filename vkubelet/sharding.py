@@ -115,7 +115,7 @@ class ShardedReplica:
     name: str = field(factory=lambda: f"{socket.gethostname()}_{os.getpid()}")
     """Distinguishes the replicas."""
     overdue: asyncio.Event = field(init=False, factory=asyncio.Event)
-    """Set when tasks of a shard have not ended in time: no other replica acquires its Lease while this process runs."""
+    """Set when tasks of a shard have not finished in time: no other replica acquires its Lease while this process runs."""
     _parts: dict[int, ShardRuntime] = field(init=False, factory=dict)
     _stop_requested: asyncio.Event = field(init=False, factory=asyncio.Event)
 

@@ -309,9 +309,7 @@ def is_excused(schedule: Schedule) -> bool:
     """Whether the process may have been unable to renew a Lease for longer than it lasts, all its outages together."""
     outage = _OUTAGES + (_LATE if schedule.restarts else ())
     outages = [
-        fault.value
-        for fault in schedule.faults
-        if (fault.kind in outage and fault.side == "hub") or fault.kind in (Kind.STALL, Kind.CRASH)
+        fault.value for fault in schedule.faults if (fault.kind in outage and fault.side == "hub") or fault.kind in (Kind.STALL, Kind.CRASH)
     ]
     return sum(outages) > _PATIENT
 

@@ -224,7 +224,7 @@ async def test_provider_that_ignores_its_cancellation_keeps_no_successor_waiting
             leader.process.send_signal(signal.SIGTERM)
             assert await eventually(lambda: leader.process.poll(), "it ends", seconds=NOTICED) == 1
             (end,) = [line for line in leader.messages() if line["level"] == "ERROR"]
-            assert "did not end within" in end["message"] and "provider" in end["tasks"]
+            assert "did not finish within" in end["message"] and "provider" in end["tasks"]
             await eventually(lambda: _leads(follower), "the follower leads", seconds=NOTICED)
             fleet.untell("linger")
             await fleet.create("p", node=names[0])

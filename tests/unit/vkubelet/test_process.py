@@ -17,7 +17,7 @@ from vkubelet.client.connection import Connection
 from vkubelet.control.leader import DURATION, PERIOD
 from vkubelet.control.recorder import ObjectReference
 from vkubelet.errors import Fenced, LeadershipLost, SettingsError, VKubeletError
-from vkubelet.process import TASKS_END, LeaderProcess, run_process
+from vkubelet.process import TASKS_FINISH_WITHIN, LeaderProcess, run_process
 from vkubelet.settings import FollowedSettings, HealthSettings, LeaderSettings, Settings
 from vkubelet.testing.clock import ManualClock
 
@@ -255,7 +255,7 @@ class Deaf(Service):
                 await self.answers.wait()
 
 
-@pytest.mark.parametrize("seconds", [TASKS_END - 1.0, TASKS_END + 1.0])
+@pytest.mark.parametrize("seconds", [TASKS_FINISH_WITHIN - 1.0, TASKS_FINISH_WITHIN + 1.0])
 async def test_a_stop_is_overdue_when_a_task_does_not_end(seconds: float) -> None:
     clock = ManualClock()
     service = Deaf(MemoryApi(), clock)
@@ -265,9 +265,9 @@ async def test_a_stop_is_overdue_when_a_task_does_not_end(seconds: float) -> Non
         await clock.advance(seconds)
         assert not task.done() and not service.may_write()
         service.answers.set()
-        await clock.advance(TASKS_END)
+        await clock.advance(TASKS_FINISH_WITHIN)
         assert task.done()
-    assert service.overdue.is_set() == (seconds > TASKS_END)
+    assert service.overdue.is_set() == (seconds > TASKS_FINISH_WITHIN)
 
 
 async def test_an_end_without_a_stop_is_overdue_as_well() -> None:
@@ -277,7 +277,7 @@ async def test_an_end_without_a_stop_is_overdue_as_well() -> None:
     async def take_over() -> None:
         await clock.advance(1.0)
         api.put(LEASE, {**api.objects[LEASE], "spec": {"holderIdentity": "other", "leaseDurationSeconds": 15}})
-        await clock.advance(2 * PERIOD + TASKS_END)
+        await clock.advance(2 * PERIOD + TASKS_FINISH_WITHIN)
         assert service.overdue.is_set()
         service.answers.set()
 
@@ -297,7 +297,7 @@ def test_a_task_that_the_process_leaves_behind_does_not_keep_it(monkeypatch: pyt
             await asyncio.sleep(0)
 
     monkeypatch.setattr(process, "load_connection", connection)
-    monkeypatch.setattr(process, "TASKS_END", 0.2)
+    monkeypatch.setattr(process, "TASKS_FINISH_WITHIN", 0.2)
     child = os.fork()
     if child == 0:
         run_process(lambda _: LeavesOneBehind(MemoryApi(), ManualClock()), FollowedSettings(Settings(), read=lambda: (Settings(), None)))

@@ -17,7 +17,7 @@ from vkubelet.clock import SystemClock
 from vkubelet.control.leader import DURATION, PERIOD
 from vkubelet.control.shards import Shard, shard_of
 from vkubelet.errors import SettingsError
-from vkubelet.process import TASKS_END
+from vkubelet.process import TASKS_FINISH_WITHIN
 from vkubelet.provider import Host
 from vkubelet.server import ServerSettings
 from vkubelet.settings import HealthSettings, LeaderSettings, Settings
@@ -126,7 +126,7 @@ async def test_a_shard_that_does_not_stop_makes_the_replica_overdue() -> None:
         one.make = lambda shard: Deaf() if shard.index == 2 else Idle()
         await world.clock.advance(3 * PERIOD)
         world.take(2, "z_1")
-        await world.clock.advance(2 * PERIOD + TASKS_END)
+        await world.clock.advance(2 * PERIOD + TASKS_FINISH_WITHIN)
         overdue = one.overdue.is_set()
         answers.set()
         await world.clock.advance(1.0)
