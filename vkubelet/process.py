@@ -253,7 +253,7 @@ def run_process(make: Callable[[Connection], Runs], settings: FollowedSettings[S
 
 @contextmanager
 def _limited_runner() -> Iterator[asyncio.Runner]:
-    """Runs a loop; its close waits for what still runs, such as a stream whose provider does not respond, for no longer than TASKS_FINISH_WITHIN."""
+    """Runs a loop; its close waits no longer than TASKS_FINISH_WITHIN for what still runs, such as a stream of a provider that hangs."""
     runner = asyncio.Runner(loop_factory=_loop_factory())
     exits = threading.Timer(TASKS_FINISH_WITHIN, _exit, [runner.get_loop()])
     exits.daemon = True

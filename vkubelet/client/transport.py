@@ -10,7 +10,6 @@ import math
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from contextvars import ContextVar
 from datetime import datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -19,9 +18,9 @@ from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
+from aiohttp.abc import AbstractStreamWriter
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import AddrInfoType
-from aiohttp.connector import Connection as Connected
 from attrs import define, field, frozen
 from yarl import URL
 
@@ -31,7 +30,7 @@ from vkubelet.client.connection import Connection
 from vkubelet.client.server_time import ServerTime
 from vkubelet.client.turns import Turns
 from vkubelet.clock import Clock
-from vkubelet.errors import ApiError, ServerError, Unauthorized, Unreachable
+from vkubelet.errors import ApiError, ServerError, Unauthorized, Unreachable, VKubeletError
 from vkubelet.metrics import Metrics
 
 T = TypeVar("T")
@@ -73,7 +72,7 @@ class Call:
     longest: int | None = None
     """Maximum bytes of the response where it is fetched completely; None: LONGEST_ANSWER."""
     allow: Callable[[], None] | None = field(default=None, repr=False)
-    """Called before each sending, when credentials are available and again when a connection is; raises to refuse."""
+    """Called before each sending, when credentials are available, and again immediately before a body is sent; raises to refuse."""
 
 
 @frozen
@@ -217,28 +216,35 @@ class Transport:
             call.allow()
         started = self.clock.monotonic()
         code = "error"
-        waits = _ALLOW.set(call.allow)
         try:
-            headers = {**outgoing.headers, "Accept": call.accept, "Accept-Encoding": "gzip" if call.compressed else "identity"}
-            if call.body is not None:
-                headers["Content-Type"] = call.content_type
-            with unreachable(call.attempt, direct=not self.connection.proxy):
-                response = await self.session.request(
-                    call.method,
-                    outgoing.url,
-                    data=call.body,
-                    headers=headers,
-                    timeout=timeout,
-                    **outgoing.options,  # type: ignore[arg-type]
-                )
+            response = await self._request(call, outgoing, timeout)
             code = str(response.status)
             self._server_time.observe(response.headers.get("Date", ""), took=self.clock.monotonic() - started)
             if response.status >= 300:
                 raise await refusal(call, response)
             return response
         finally:
-            _ALLOW.reset(waits)
             self.note(call, code, self.clock.monotonic() - started)
+
+    async def _request(self, call: Call, outgoing: Outgoing, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        body = None if call.body is None else _Body(call.body, call.allow)
+        headers = {**outgoing.headers, "Accept": call.accept, "Accept-Encoding": "gzip" if call.compressed else "identity"}
+        if body is not None:
+            headers["Content-Type"] = call.content_type
+        try:
+            with unreachable(call.attempt, direct=not self.connection.proxy):
+                return await self.session.request(
+                    call.method,
+                    outgoing.url,
+                    data=body,
+                    headers=headers,
+                    timeout=timeout,
+                    **outgoing.options,  # type: ignore[arg-type]
+                )
+        except Unreachable as error:
+            if body is not None and body.refusal is not None:
+                raise body.refusal from error
+            raise
 
     def server_now(self) -> datetime:
         """Returns the time of the server, to the second, by the Date of its responses; our own without one."""
@@ -368,8 +374,26 @@ def keep_nothing_back(transport: asyncio.Transport) -> None:
         limit(1, 0)
 
 
-_ALLOW: ContextVar[Callable[[], None] | None] = ContextVar("_ALLOW", default=None)
-"""`Call.allow` of the call that waits for a connection."""
+class _Body(aiohttp.BytesPayload):
+    """A body that is only sent, and the head with it, if `allow` permits it at that moment.
+
+    Opening a connection takes long when a server is slow, and the process may be suspended meanwhile: then it may not write any more.
+    """
+
+    def __init__(self, content: bytes, allow: Callable[[], None] | None) -> None:
+        super().__init__(content)
+        self._allow = allow
+        self.refusal: VKubeletError | None = None
+        """What `allow` raised."""
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        if self._allow is not None:
+            try:
+                self._allow()
+            except VKubeletError as error:
+                self.refusal = error
+                raise
+        await super().write_with_length(writer, content_length)
 
 
 class _Connector(aiohttp.TCPConnector):
@@ -382,19 +406,6 @@ class _Connector(aiohttp.TCPConnector):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._opening = asyncio.Semaphore(OPENED_AT_ONCE)
-
-    async def connect(self, *arguments: Any, **options: Any) -> Connected:
-        """Returns a connection on which the call is sent at once. Opening one takes long when a server is slow, or the process is suspended
-        meanwhile: then it may not write any more."""
-        made = await super().connect(*arguments, **options)
-        allow = _ALLOW.get()
-        if allow is not None:
-            try:
-                allow()
-            except BaseException:
-                made.release()
-                raise
-        return made
 
     async def _create_connection(self, *arguments: Any, **options: Any) -> ResponseHandler:
         async with self._opening:
