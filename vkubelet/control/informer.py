@@ -189,6 +189,7 @@ class Informer(Generic[T]):
             self._count_restart(problem)
             if self._clock.monotonic() - began >= _SETTLED_SECONDS:
                 self._backoff.reset()
+                self._backoff.reset(Expired)
                 if problem is None:
                     continue
             await self._clock.sleep(self._wait_after(problem))
@@ -270,8 +271,7 @@ class Informer(Generic[T]):
         self._listing, self._adopted, self._listed_after = {}, {}, self._newest
 
     async def _stream_and_follow(self) -> bool | None:
-        """Streams the initial events; returns False when the server does not send them, or not all of them in time, and None when its watch
-        cache is behind etcd, maybe for long: a LIST does not need it."""
+        """Streams the initial events; False: the server does not send them all in time; None: its watch cache is behind etcd for now."""
         async with aclosing(self._client.watch(self._resource, where=self._where, initial=True)) as events:
             try:
                 async with asyncio.timeout(END_MARKER_SECONDS):
@@ -424,11 +424,11 @@ class Informer(Generic[T]):
         self._synced.set()
 
     def _wait_after(self, problem: VKubeletError | None) -> float:
-        wait = self._backoff.next()
+        # A server that answers again has usually dropped the version: its list does not wait as the attempts before it did.
+        wait = self._backoff.next(Expired if isinstance(problem, Expired) else None)
         if isinstance(problem, Forbidden | NotFound | Unreachable):
             wait = min(wait, _UNANSWERED_LIMIT)
-        asked: float | None = getattr(problem, "retry_after", None)
-        return max(wait, asked or 0.0)
+        return max(wait, getattr(problem, "retry_after", None) or 0.0)
 
     def _on_event(self, event: WatchEvent[T]) -> None:
         self._received_at = self._clock.monotonic()

@@ -14,7 +14,7 @@ from vkubelet.api.objects import PODS, Key, Pod
 from vkubelet.control import informer as module
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.store import Store
-from vkubelet.errors import Forbidden, Invalid, ServerError, Unreachable
+from vkubelet.errors import Expired, Forbidden, Invalid, ServerError, Unreachable
 from vkubelet.testing.clock import ManualClock
 
 Events = AsyncGenerator[WatchEvent[Pod], None]
@@ -375,6 +375,53 @@ async def test_server_that_returns_after_a_long_outage_is_listed_within_ten_seco
             await clock.advance(10.0)
             assert informer.synced and versions(informer) == truth(api)
             running.cancel()
+
+
+async def test_a_version_that_expired_during_a_long_outage_is_listed_again_at_once() -> None:
+    async def expired() -> Events:
+        raise Expired("watch pods", "too old resource version")
+        yield
+
+    for seconds in range(20):
+        api, clock = Api(), ManualClock()
+        served, oldest = api.watch, 0
+        api.watch = lambda *args, since="", **more: (  # type: ignore[method-assign]
+            expired() if since and int(since) < oldest else served(*args, since=since, **more)  # noqa: B023
+        )
+        informer: Informer[Pod] = Informer(api, PODS, clock=clock)  # type: ignore[arg-type]
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(informer.run())
+            await clock.advance(20.0)
+            api.leave()
+            await clock.advance(600.0 + seconds)
+            api.put("a")
+            api.away, oldest = False, api.version
+            await clock.advance(module._UNANSWERED_LIMIT + 0.5)
+            assert informer.synced and versions(informer) == truth(api)
+            running.cancel()
+
+
+async def test_expired_versions_one_after_the_other_are_listed_less_and_less_often() -> None:
+    listed = list[float]()
+
+    async def expired() -> Events:
+        raise Expired("watch pods", "too old resource version")
+        yield
+
+    api, clock = Api(), ManualClock()
+    served = api.watch
+
+    def watch(*args: object, initial: bool = False, **more: object) -> Events:
+        listed.extend([clock.monotonic()] if initial else [])
+        return served(*args, initial=initial, **more) if not listed else expired()  # type: ignore[arg-type]
+
+    api.watch = watch  # type: ignore[method-assign, assignment]
+    informer: Informer[Pod] = Informer(api, PODS, clock=clock)  # type: ignore[arg-type]
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(informer.run())
+        await clock.advance(300.0)
+        running.cancel()
+    assert 10 < len(listed) < 40
 
 
 async def test_each_right_that_is_missing_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
