@@ -172,7 +172,8 @@ WANTED: dict[str, tuple[str, str, str]] = {
 def _state(body: Body | None) -> tuple[str, str, str] | None:
     if body is None:
         return None
-    return body["status"]["phase"], condition(body, "Ready"), body["status"].get("reason", "")
+    reason = "Terminating" if "deletionTimestamp" in body["metadata"] else body["status"].get("reason", "")
+    return body["status"]["phase"], condition(body, "Ready"), reason
 
 
 def _names(*fates: str) -> list[str]:
@@ -243,7 +244,8 @@ async def _cut_off(case: Case, made: Scene, *, line: Cable) -> None:
         try:
             await eventually(fates.in_step, "both clusters are in step", seconds=3 * IN_STEP_WITHIN, every=0.3)
         except AssertionError as error:
-            raise AssertionError(f"{case}: {error}\n{await fates.out_of_step()}\n{made.program.tail()}") from None
+            nodes = [(name, (await fates.stage.home.get("nodes", name) or {}).get("spec")) for name in made.vnodes]
+            raise AssertionError(f"{case}: {error}\n{await fates.out_of_step()}\n{nodes}\n{made.program.tail()}") from None
         took = time.monotonic() - back
         print(f"{case}: in step {took:.1f} s after the return")
     assert made.program.alive and made.program.process.pid == pid
