@@ -20,8 +20,9 @@ from fleet.api.resources import MANAGEDCLUSTERS
 from vkubelet.api.objects import NAMESPACES, Json, JsonView, Key, Unknown, get_condition, set_condition
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import Clock
+from vkubelet.control.backoff import Backoff
 from vkubelet.control.informer import Change, Informer
-from vkubelet.errors import AlreadyExists, Forbidden, NotFound, VKubeletError
+from vkubelet.errors import AlreadyExists, Conflict, Forbidden, NotFound, VKubeletError
 
 AVAILABLE: Final = "NamespaceAvailable"
 APPLIED: Final = "NamespaceApplied"
@@ -81,14 +82,21 @@ class ManagedNamespaces:
 
     async def run(self) -> None:
         """Runs until cancelled."""
+        backoff = Backoff(first=0.5, limit=LOOKED_EVERY)
         while True:
             self._changed.clear()
+            wait = LOOKED_EVERY
             try:
                 await self._reconcile()
+                backoff.reset()
+            except Conflict:
+                # Other writers of the record, such as the heartbeat, are usual.
+                wait = backoff.next()
             except VKubeletError as error:
+                wait = backoff.next()
                 self.situation.warns("NamespacesNotReported", f"cannot report the managed namespaces of the cluster: {error}")
             await self.clock.sleep(_LEAST_PAUSE)
-            await wait_at_most(self.clock, self._changed, LOOKED_EVERY)
+            await wait_at_most(self.clock, self._changed, wait)
 
     async def _reconcile(self) -> None:
         """Applies all that the record lists, and reports it. Raises ApiError."""

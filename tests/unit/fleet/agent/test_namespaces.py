@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import pytest
+
 from fleet.agent.agent_settings import AgentSettings
 from fleet.agent.namespaces import ManagedNamespaces, hub_label
 from fleet.agent.situation import Situation
@@ -18,13 +20,25 @@ from vkubelet.client.rest import Selection
 from vkubelet.client.transport import Call
 from vkubelet.control.informer import Informer
 from vkubelet.control.recorder import Recorder
-from vkubelet.errors import Forbidden, NotFound
+from vkubelet.errors import ApiError, Conflict, Forbidden, NotFound, ServerError
 from vkubelet.metrics import Metrics
 from vkubelet.testing.clock import ManualClock
 
 RECORD = "/apis/cluster.open-cluster-management.io/v1/managedclusters/w1"
 SPACES = "/api/v1/namespaces"
 LABEL = hub_label("https://hub.example")
+
+
+class HubApi(MergingApi):
+    """A hub that refuses as many writes as there are `refusals`."""
+
+    refusals: Sequence[Exception] = ()
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        if call.method == "PATCH" and self.refusals:
+            first, *self.refusals = self.refusals
+            raise first
+        return await super().fetch(call, timeout)
 
 
 class WorkerApi(MergingApi):
@@ -50,7 +64,7 @@ class Scene:
     """One accepted cluster."""
 
     def __init__(self, **settings: Any) -> None:
-        self.clock, self.hub, self.worker = ManualClock(), MergingApi(), WorkerApi()
+        self.clock, self.hub, self.worker = ManualClock(), HubApi(), WorkerApi()
         self.settings = AgentSettings(cluster="w1", **settings)
         self.prescribe()
 
@@ -128,6 +142,16 @@ async def test_f_153_a_label_of_an_earlier_process_is_removed() -> None:
     async with running(scene):
         await scene.clock.advance(120)
         assert scene.worker.labelled() == []
+
+
+@pytest.mark.parametrize("error", [Conflict, ServerError])
+async def test_f_153_a_report_that_is_refused_is_repeated_soon(error: type[ApiError]) -> None:
+    scene = Scene()
+    scene.hub.refusals = [error("patch managedclusters/status w1", "refused")] * 2
+    async with running(scene):
+        scene.prescribe("a")
+        await scene.clock.advance(10)
+        assert not scene.hub.refusals and scene.reported() == {"a": "NamespaceApplied"}
 
 
 async def test_f_153_a_deleted_namespace_comes_back() -> None:
