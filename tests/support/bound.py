@@ -288,12 +288,13 @@ async def running(bound: Bound, namespace: str, name: str, *, seconds: float = P
 
 
 async def _state_of_pod(bound: Bound, namespace: str, name: str) -> str:
-    """The state of a pod of the hub in both clusters, for the message of a failed test: its status, its Events, and the mount namespace."""
+    """The state of a pod of the hub in both clusters, for the message of a failed test: status, claims, Events, and the mount namespace."""
     found = await get(bound.hub, "pod", name, "-n", namespace)
     events = [bound.hub.kubectl("events", "-n", namespace), bound.worker.kubectl("events", "-n", bound.mount)]
+    claims = await bound.hub.kubectl("get", "pvc", "-n", namespace)
     pods = await bound.worker.kubectl("get", "pods", "-n", bound.mount, "-o", "wide")
     spec, status = (found or {}).get("spec", {}), (found or {}).get("status")
-    parts = [f"on node {spec.get('nodeName')!r}, status {json.dumps(status)}", pods, *await asyncio.gather(*events)]
+    parts = [f"on node {spec.get('nodeName')!r}, status {json.dumps(status)}", claims, pods, *await asyncio.gather(*events)]
     return "\n".join("\n".join(text.splitlines()[-_LINES:]) for text in parts)
 
 
