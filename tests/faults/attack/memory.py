@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import resource
 from pathlib import Path
+
+from vkubelet.collector import return_free_memory
 
 
 def resident() -> int:
@@ -16,5 +17,5 @@ def resident() -> int:
 def retained() -> int:
     """Returns the bytes of this process in memory when what it has freed is returned to the kernel."""
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
+    return_free_memory()
     return resident()
