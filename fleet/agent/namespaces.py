@@ -89,12 +89,11 @@ class ManagedNamespaces:
             try:
                 await self._reconcile()
                 backoff.reset()
-            except Conflict:
-                # Other writers of the record, such as the heartbeat, are usual.
-                wait = backoff.next()
             except VKubeletError as error:
                 wait = backoff.next()
-                self.situation.warns("NamespacesNotReported", f"cannot report the managed namespaces of the cluster: {error}")
+                # Conflicts with other writers of the record, such as the heartbeat, are usual.
+                if not isinstance(error, Conflict):
+                    self.situation.warns("NamespacesNotReported", f"cannot report the managed namespaces of the cluster: {error}")
             await self.clock.sleep(_LEAST_PAUSE)
             await wait_at_most(self.clock, self._changed, wait)
 
