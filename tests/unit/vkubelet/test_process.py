@@ -185,17 +185,19 @@ async def test_a_standby_leads_soon_after_the_leader_stopped() -> None:
             assert standby.leads and api.objects[LEASE]["spec"]["holderIdentity"] == standby.identity
 
 
+async def acquire_for_another(api: MemoryApi, clock: ManualClock) -> None:
+    """Acquires the Lease a second later for another holder, which the process then observes."""
+    await clock.advance(1.0)
+    api.put(LEASE, {**api.objects[LEASE], "spec": {"holderIdentity": "other", "leaseDurationSeconds": 15}})
+    await clock.advance(2 * PERIOD)
+
+
 async def test_another_leader_ends_the_process_without_an_ordered_stop() -> None:
     api, clock = MemoryApi(), ManualClock()
     service = Service(api, clock)
 
-    async def take_over() -> None:
-        await clock.advance(1.0)
-        api.put(LEASE, {**api.objects[LEASE], "spec": {"holderIdentity": "other", "leaseDurationSeconds": 15}})
-        await clock.advance(2 * PERIOD)
-
     async with asyncio.TaskGroup() as group:
-        group.create_task(take_over())
+        group.create_task(acquire_for_another(api, clock))
         with pytest.raises(LeadershipLost, match="was acquired by other"):
             await service.run()
     assert service.steps == ["serve, held, writes", "stop serving, free, closed", "streams, free, closed"]
@@ -274,15 +276,14 @@ async def test_an_end_without_a_stop_is_overdue_as_well() -> None:
     api, clock = MemoryApi(), ManualClock()
     service = Deaf(api, clock)
 
-    async def take_over() -> None:
-        await clock.advance(1.0)
-        api.put(LEASE, {**api.objects[LEASE], "spec": {"holderIdentity": "other", "leaseDurationSeconds": 15}})
-        await clock.advance(2 * PERIOD + TASKS_FINISH_WITHIN)
+    async def end_late() -> None:
+        await acquire_for_another(api, clock)
+        await clock.advance(TASKS_FINISH_WITHIN)
         assert service.overdue.is_set()
         service.answers.set()
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(take_over())
+        group.create_task(end_late())
         with pytest.raises(LeadershipLost, match="was acquired by other"):
             await service.run()
 
@@ -300,8 +301,11 @@ def test_a_task_that_the_process_leaves_behind_does_not_keep_it(monkeypatch: pyt
     monkeypatch.setattr(process, "TASKS_FINISH_WITHIN", 0.2)
     child = os.fork()
     if child == 0:
-        run_process(lambda _: LeavesOneBehind(MemoryApi(), ManualClock()), FollowedSettings(Settings(), read=lambda: (Settings(), None)))
-        os._exit(0)
+        settings = FollowedSettings(Settings(), read=lambda: (Settings(), None))
+        try:
+            run_process(lambda _: LeavesOneBehind(MemoryApi(), ManualClock()), settings)
+        finally:
+            os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
