@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
-import uvloop
 from attrs import define, field
 
+from tests.integration.client.encrypted import Loop, encrypted, loops, play
 from tests.support.program import eventually
-from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
-from vkubelet.client.tls import Pem, Tls, TlsSource
 from vkubelet.clock import SystemClock
-from vkubelet.testing.cluster.pki import Authority
 
 PIECE, PIECES = 4096, 40
 MOST = 6
@@ -73,12 +66,7 @@ class Log:
 Scene = Callable[[Log, AsyncIterator[bytes], Standing], Awaitable[None]]
 
 
-@asynccontextmanager
-async def _served(directory: Path) -> AsyncIterator[tuple[Connection, asyncio.Queue[Log]]]:
-    authority = Authority.create("server", SystemClock())
-    files = authority.server("server", ["127.0.0.1"]).write(directory, "server")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(files.certificate, files.key)
+def _play(scene: Scene, directory: Path, loop: Loop) -> None:
     asked: asyncio.Queue[Log] = asyncio.Queue()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -86,35 +74,16 @@ async def _served(directory: Path) -> AsyncIterator[tuple[Connection, asyncio.Qu
         writer.write(HEAD)
         asked.put_nowait(Log(writer))
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context) as server:
-        port = server.sockets[0].getsockname()[1]
-        source = TlsSource(Pem("the server's CA", authority.pair.certificate))
-        yield Connection(f"https://127.0.0.1:{port}", tls=Tls(source)), asked
-
-
-def _play(scene: Scene, directory: Path, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    """In a thread of its own, as the loop is not the one of the tests."""
-
     async def run() -> None:
         clock = Standing()
-        async with _served(directory) as (connection, asked), Client(connection, clock=clock) as client, client.stream("/log") as pieces:
+        async with encrypted(directory, answer) as connection, Client(connection, clock=clock) as client, client.stream("/log") as pieces:
             await scene(await asked.get(), pieces, clock)
 
-    def in_thread() -> None:
-        with asyncio.Runner(loop_factory=loop) as runner:
-            runner.run(run())
-
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        pool.submit(in_thread).result()
-
-
-loops = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+    play(run(), loop)
 
 
 @loops
-def test_fast_pieces_are_gathered_and_complete_when_the_server_hangs_up(
-    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
-) -> None:
+def test_fast_pieces_are_gathered_and_complete_when_the_server_hangs_up(tmp_path: Path, loop: Loop) -> None:
     async def scene(log: Log, pieces: AsyncIterator[bytes], clock: Standing) -> None:
         found: list[bytes] = []
 
@@ -141,7 +110,7 @@ def test_fast_pieces_are_gathered_and_complete_when_the_server_hangs_up(
 
 
 @loops
-def test_a_piece_after_a_moment_of_silence_is_passed_on_at_once(tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_a_piece_after_a_moment_of_silence_is_passed_on_at_once(tmp_path: Path, loop: Loop) -> None:
     async def scene(log: Log, pieces: AsyncIterator[bytes], clock: Standing) -> None:
         for letter in "abcd":
             clock.pass_by(0.01)
