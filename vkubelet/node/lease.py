@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 
 from attrs import define, field, frozen
 
@@ -61,7 +62,6 @@ class _Kept:
     due: float
     lease: Lease | None = None
     failures: int = 0
-    busy: bool = False
 
 
 class LeaseKeeper:
@@ -74,6 +74,8 @@ class LeaseKeeper:
         self._settings = settings
         self._metrics = metrics
         self._kept: dict[str, _Kept] = {}
+        self._renewals: dict[str, asyncio.Task[None]] = {}
+        """Those in progress, at most one for each node."""
         self._heap: list[tuple[float, str]] = []
         self._changed = asyncio.Event()
         self._slots = asyncio.Semaphore(IN_FLIGHT)
@@ -92,11 +94,14 @@ class LeaseKeeper:
         self._kept.pop(node, None)
 
     async def release(self, node: str) -> None:
-        """Stops the renewal and deletes the Lease, because the Node is deleted.
+        """Stops the renewal and deletes the Lease, because the Node is deleted; a renewal in progress, which would create it again, completes
+        before.
 
         Raises ApiError when the API server refuses.
         """
         self.drop(node)
+        if renewal := self._renewals.get(node):
+            await asyncio.wait([renewal])
         try:
             await self._client(node).delete(LEASES, Key(NAMESPACE, node))
         except NotFound:
@@ -107,13 +112,13 @@ class LeaseKeeper:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._wake_in_time(), name="lease-timer")
             while True:
-                node = self._next_due()
-                if node is None:
+                await self._slots.acquire()
+                while (due := self._next_due()) is None:
                     self._changed.clear()
                     await self._changed.wait()
-                    continue
-                await self._slots.acquire()
-                group.create_task(self._renew_in_slot(node), name=f"lease {node}")
+                node, kept = due
+                self._renewals[node] = group.create_task(self._renew_isolated(node, kept), name=f"lease {node}")
+                self._renewals[node].add_done_callback(partial(self._renewed, node))
 
     async def _wake_in_time(self) -> None:
         """Sets the event when the head of the heap is due; one that is added meanwhile is late by far less than the slack of any Lease."""
@@ -126,26 +131,28 @@ class LeaseKeeper:
         heapq.heappush(self._heap, (self._kept[node].due, node))
         self._changed.set()
 
-    def _next_due(self) -> str | None:
+    def _next_due(self) -> tuple[str, _Kept] | None:
         now = self._clock.monotonic()
         while self._heap and self._heap[0][0] <= now:
             due, node = heapq.heappop(self._heap)
             kept = self._kept.get(node)
-            if kept is not None and kept.due == due and not kept.busy:
-                kept.busy = True
-                return node
+            if kept is not None and kept.due == due and node not in self._renewals:
+                return node, kept
         return None
 
-    async def _renew_in_slot(self, node: str) -> None:
-        kept = self._kept.get(node)
-        try:
-            if kept is not None:
-                with self._isolated(node):
-                    await self._renew_and_plan(node, kept)
-        finally:
-            self._slots.release()
+    def _renewed(self, node: str, _: asyncio.Task[None]) -> None:
+        """Plans the next renewal, also when something that was awaited was cancelled elsewhere: no Lease may drop out of the rotation."""
+        del self._renewals[node]
+        self._slots.release()
+        if node in self._kept:
+            self._push(node)
 
-    async def _renew_and_plan(self, node: str, kept: _Kept) -> None:
+    async def _renew_isolated(self, node: str, kept: _Kept) -> None:
+        with self._isolated(node):
+            await self._renew_in_time(node, kept)
+
+    async def _renew_in_time(self, node: str, kept: _Kept) -> None:
+        """Renews, and sets when the next renewal is due."""
         lateness, wait, spread = self._clock.monotonic() - kept.due, _RETRY_LIMIT, _JITTER if kept.lease else _SPREAD
         try:
             async with asyncio.timeout(_ATTEMPT):
@@ -163,11 +170,7 @@ class LeaseKeeper:
             kept.failures = 0
             wait = self._settings.renew_every * random.uniform(*spread)
         finally:
-            # Also when something that was awaited was cancelled elsewhere: no Lease may drop out of the rotation.
-            kept.busy = False
             kept.due = self._clock.monotonic() + wait
-            if self._kept.get(node) is kept:
-                self._push(node)
 
     async def _renew(self, node: str, kept: _Kept) -> Lease:
         client = self._client(node)
@@ -176,6 +179,8 @@ class LeaseKeeper:
         try:
             return await client.replace(LEASES, self._body(node, kept, kept.lease))
         except NotFound:
+            if self._kept.get(node) is not kept:
+                raise
             return await client.create(LEASES, self._body(node, kept, None), namespace=NAMESPACE)
         except Conflict:
             return await self._settle(client, node, kept, kept.lease)

@@ -10,6 +10,7 @@ from tests.support.memory_api import MemoryApi
 from vkubelet.api.codec import decode_object, encode_json
 from vkubelet.api.objects import Lease
 from vkubelet.client.rest import Client
+from vkubelet.client.transport import Call
 from vkubelet.errors import Unreachable
 from vkubelet.metrics import Metrics
 from vkubelet.node.lease import LeaseKeeper, LeaseSettings, lease_body, successor
@@ -109,3 +110,67 @@ async def test_a_lease_that_cannot_be_understood_stops_no_other(caplog: pytest.L
         running.cancel()
     assert sum(write.path.endswith("/plain") or write.body["metadata"]["name"] == "plain" for write in api.writes) >= 3
     assert len([record for record in caplog.records if record.exc_info]) == 1
+
+
+class Gate(MemoryApi):
+    """Answers a PUT when it is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = asyncio.Event()
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        if call.method == "PUT":
+            await self.opened.wait()
+        return await super().fetch(call, timeout)
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+async def test_a_renewal_in_progress_does_not_create_the_lease_of_a_deleted_node(dropped: bool) -> None:
+    api, clock = Gate(), ManualClock()
+    client, path = api.client(), "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n"
+    keeper = LeaseKeeper(lambda node: client, identity="me", clock=clock, settings=LeaseSettings(), metrics=Metrics(CollectorRegistry()))
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(keeper.run())
+        keeper.keep("n", "uid-1")
+        await clock.advance(11.0)
+        assert path in api.objects
+        if dropped:
+            keeper.drop("n")
+        releasing = group.create_task(keeper.release("n"))
+        await clock.advance(1.0)
+        assert not releasing.done(), "the renewal is in progress"
+        api.opened.set()
+        await releasing
+        await clock.advance(60.0)
+        running.cancel()
+    assert path not in api.objects and api.writes[-1].method == "DELETE"
+
+
+async def test_a_node_without_a_renewal_in_progress_is_released_at_once() -> None:
+    api, clock = MemoryApi(), ManualClock()
+    client = api.client()
+    keeper = LeaseKeeper(lambda node: client, identity="me", clock=clock, settings=LeaseSettings(), metrics=Metrics(CollectorRegistry()))
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(keeper.run())
+        keeper.keep("n", "uid-1")
+        await clock.advance(1.0)
+        await keeper.release("n")
+        running.cancel()
+    assert not api.objects
+
+
+async def test_the_lease_of_a_node_that_is_not_kept_any_more_is_not_created() -> None:
+    api, clock = Gate(), ManualClock()
+    client, path = api.client(), "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n"
+    keeper = LeaseKeeper(lambda node: client, identity="me", clock=clock, settings=LeaseSettings(), metrics=Metrics(CollectorRegistry()))
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(keeper.run())
+        keeper.keep("n", "uid-1")
+        await clock.advance(11.0)
+        keeper.drop("n")
+        api.delete(path)
+        api.opened.set()
+        await clock.advance(60.0)
+        running.cancel()
+    assert path not in api.objects
