@@ -41,9 +41,15 @@ class Core:
         found = await self._call("GET", _path(kind, namespace) + query)
         return list(found["items"])
 
-    async def create(self, kind: str, body: Mapping[str, Any]) -> Body:
-        made: Body = await self._call("POST", _path(kind, body["metadata"].get("namespace", "")), body)
+    async def create(self, kind: str, body: Mapping[str, Any], *, dry_run: bool = False) -> Body:
+        query = "?dryRun=All" if dry_run else ""
+        made: Body = await self._call("POST", _path(kind, body["metadata"].get("namespace", "")) + query, body)
         return made
+
+    async def document(self) -> Body:
+        """The OpenAPI document of the core group."""
+        found: Body = await self._call("GET", "/openapi/v3/api/v1")
+        return found
 
     async def patch(self, kind: str, name: str, change: Mapping[str, Any], *, namespace: str = "", subresource: str = "") -> Body:
         """A merge patch."""
