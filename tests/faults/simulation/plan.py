@@ -1,13 +1,13 @@
 """The schedules of a campaign: every write and event of every scenario with every kind of fault, then combinations at random.
 
 Invariant: the same seed and the same product give the same schedules in the same order; each write site meets each kind of fault once,
-then once in each scenario, before any of them meets one again.
+then once in each scenario, those of pods before all others, before any of them meets one again.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
 
 from tests.faults.simulation.schedule import OF_EVENTS, OF_WRITES, Fault, Kind, Schedule
@@ -112,12 +112,13 @@ def campaign(found: Sequence[Outcome], seed: int, kinds: Collection[Kind] = ()) 
     turns = list(groups.values())
     rng.shuffle(turns)
     last = {base.schedule: base.last_writes for base in found}
+    sites = {base.schedule: base.sites for base in found}
     for group in turns:
         rng.shuffle(group)
         # A later write to the same object would repair what the fault has done.
         group.sort(key=lambda schedule: _is_repaired(schedule, last[schedule.with_faults(())]))
     yield from (group[0] for group in turns)
-    yield from _by_scenario(turns)
+    yield from _by_scenario(sorted(turns, key=lambda group: not _is_of_pods(group[0], sites)))
     if not kinds:
         yield from combined(found, rng)
 
@@ -138,6 +139,12 @@ def _by_scenario(turns: Sequence[Sequence[Schedule]]) -> Iterator[Schedule]:
 def _is_repaired(schedule: Schedule, last: Collection[int]) -> bool:
     (fault,) = schedule.faults
     return fault.kind in OF_WRITES and fault.at not in last
+
+
+def _is_of_pods(schedule: Schedule, sites: Mapping[Schedule, Sequence[str]]) -> bool:
+    """Returns whether the fault disturbs a write by which a pod runs twice, too early or not at all."""
+    (fault,) = schedule.faults
+    return fault.kind in OF_WRITES and " pods" in sites[schedule.with_faults(())][fault.at - 1]
 
 
 def aim(base: Outcome, fault: Fault) -> tuple[str, ...]:

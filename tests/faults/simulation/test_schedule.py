@@ -50,6 +50,14 @@ def test_each_write_site_meets_each_kind_of_fault_per_scenario_before_one_return
     assert len(set(in_scenarios[: len(set(in_scenarios))])) == len(set(in_scenarios)) > len(set(aims))
 
 
+def test_writes_of_pods_meet_each_kind_of_fault_per_scenario_before_other_writes() -> None:
+    sites = ("hub create leases", "hub patch pods/status", "hub create leases", "hub patch pods/status")
+    bases = {scenario: evolve(BASE, schedule=Schedule("mock", scenario, 1), sites=sites) for scenario in ("pods", "churn")}
+    planned = [sites[each.faults[0].at - 1] for each in campaign(list(bases.values()), 1, kinds=(Kind.CRASH,))]
+    assert sorted(planned[:4]) == ["hub create leases"] * 2 + ["hub patch pods/status"] * 2
+    assert planned[4:8] == ["hub patch pods/status"] * 2 + ["hub create leases"] * 2
+
+
 def test_a_campaign_of_some_kinds_has_each_of_their_single_faults_once() -> None:
     planned = list(campaign([BASE], 1, kinds=(Kind.DROPPED, Kind.STALE)))
     assert len(planned) == len(set(planned))
