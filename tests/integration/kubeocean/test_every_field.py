@@ -21,7 +21,7 @@ from tests.support.stage import Stage, physical_name, uid_of, virtual_uid
 T = TypeVar("T")
 AT_ONCE = 16
 """Requests of the test."""
-LEAST = 550
+LEAST = 500
 """Fields that API servers of all versions accept."""
 NOT_ACCEPTED = (
     r"^schedulingGates\[\]",  # Not in a pod that has a node.
