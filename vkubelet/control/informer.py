@@ -7,6 +7,7 @@ The first list, and every list after an expired resourceVersion, is a watch with
 """
 
 import asyncio
+import enum
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
@@ -24,11 +25,11 @@ from vkubelet.client.rest import Client, Selection
 from vkubelet.client.transport import Transport
 from vkubelet.clock import Clock, SystemClock, in_batches
 from vkubelet.control import restores
-from vkubelet.control.backoff import Backoff
 from vkubelet.control.controller import Isolation
 from vkubelet.control.restores import is_earlier, is_later
 from vkubelet.control.store import Store
-from vkubelet.errors import Expired, Forbidden, Invalid, NotFound, ServerError, Unreachable, VKubeletError
+from vkubelet.control.watch_retries import WatchRetries
+from vkubelet.errors import Expired, Invalid, ServerError, VKubeletError
 from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
 
@@ -41,9 +42,6 @@ END_MARKER_SECONDS = 30.0
 
 _SETTLED_SECONDS = 10.0
 """A stream that lasted this many seconds counts as healthy."""
-_UNANSWERED_LIMIT = 10.0
-"""Seconds between two attempts where the server does not load itself by answering: it is not reached, or refuses without work."""
-_FAILURES_UNTIL_WARNING = 3
 _DELETED_REMEMBERED, _DELETED_SECONDS = 10_000, 300.0
 """UIDs, and seconds: far more than a call may take that returns an object as it was before its deletion."""
 _YIELD_EVERY = 10
@@ -51,6 +49,18 @@ _YIELD_EVERY = 10
 
 _only_pages: WeakSet[Transport] = WeakSet()
 """Connections whose server does not send initial events."""
+
+
+class _Streamed(enum.Enum):
+    """What became of initial events as a stream."""
+
+    NOT_ASKED = enum.auto()
+    FOLLOWED = enum.auto()
+    """The watch has closed since, or before they were complete."""
+    INCOMPLETE = enum.auto()
+    """The server does not send them all in time: it is not asked again."""
+    BEHIND = enum.auto()
+    """The watch cache of the server is behind etcd for now."""
 
 
 @frozen
@@ -104,9 +114,7 @@ class Informer(Generic[T]):
         self._events = cache(partial(metrics.watch_events.labels, resource.plural)) if metrics is not None else None
         self._handlers: list[Callable[[Change[T]], None]] = []
         self._isolated = Isolation(f"informer {resource.plural}")
-        self._backoff = Backoff(first=0.2, limit=30.0, jitter=0.5)
-        self._warned = ""
-        """The error of the last warning."""
+        self._retries = WatchRetries(str(resource))
         self._version = ""
         self._synced = asyncio.Event()
         self._received_at = self._clock.monotonic()
@@ -188,11 +196,10 @@ class Informer(Generic[T]):
             problem = await self._one_stream()
             self._count_restart(problem)
             if self._clock.monotonic() - began >= _SETTLED_SECONDS:
-                self._backoff.reset()
-                self._backoff.reset(Expired)
+                self._retries.settled()
                 if problem is None:
                     continue
-            await self._clock.sleep(self._wait_after(problem))
+            await self._clock.sleep(self._retries.wait_after(problem))
 
     async def _one_stream(self) -> VKubeletError | None:
         """Lists if necessary, then watches until the stream closes; returns the error that closed it."""
@@ -254,13 +261,13 @@ class Informer(Generic[T]):
 
     async def _list_and_follow(self) -> None:
         self._begin_list()
-        followed = self._client.transport not in _only_pages and await self._stream_and_follow()
-        if followed:
+        streamed = _Streamed.NOT_ASKED if self._client.transport in _only_pages else await self._stream_and_follow()
+        if streamed is _Streamed.FOLLOWED:
             return
         # An object that the abandoned stream delivered may have been deleted since; no event would ever remove it.
         self._begin_list()
         listing = await self._client.list(self._resource, self._where)
-        if followed is False:
+        if streamed is _Streamed.INCOMPLETE:
             _only_pages.add(self._client.transport)
         for obj in listing.items:
             self._list(obj)
@@ -270,8 +277,8 @@ class Informer(Generic[T]):
     def _begin_list(self) -> None:
         self._listing, self._adopted, self._listed_after = {}, {}, self._newest
 
-    async def _stream_and_follow(self) -> bool | None:
-        """Streams the initial events; False: the server does not send them all in time; None: its watch cache is behind etcd for now."""
+    async def _stream_and_follow(self) -> _Streamed:
+        """Streams the initial events, and then follows the watch until it closes."""
         async with aclosing(self._client.watch(self._resource, where=self._where, initial=True)) as events:
             try:
                 async with asyncio.timeout(END_MARKER_SECONDS):
@@ -279,15 +286,15 @@ class Informer(Generic[T]):
             except (Invalid, TimeoutError) as error:
                 with bind(error=str(error) or "no end marker"):
                     log.debug("the watch sent no initial events; listing instead")
-                return False
+                return _Streamed.INCOMPLETE
             except ServerError as error:
                 if error.status != HTTPStatus.GATEWAY_TIMEOUT:
                     raise
-                return None
+                return _Streamed.BEHIND
             if version:
                 await self._replace(version)
                 await self._consume(events)
-        return True
+        return _Streamed.FOLLOWED
 
     async def _initial(self, events: AsyncGenerator[WatchEvent[T], None]) -> str:
         """Records the objects before the bookmark that completes the list; returns its resourceVersion, or "" when the stream closed
@@ -407,28 +414,13 @@ class Informer(Generic[T]):
     def _failed(self, error: VKubeletError) -> None:
         self._synced.clear()
         self.last_error = error
-        failures = self._backoff.failures() + 1
-        # The text of a refusal does not change with each attempt, so another one is another right that lacks.
-        is_other = failures > _FAILURES_UNTIL_WARNING and isinstance(error, Forbidden) and str(error) != self._warned
-        is_due = failures == _FAILURES_UNTIL_WARNING or is_other
-        if is_due:
-            self._warned = str(error)
-        with bind(resource=str(self._resource)):
-            log.log(logging.WARNING if is_due else logging.DEBUG, "watch failed, it will be repeated: %s", error)
+        self._retries.failed(error)
 
     def _succeeded(self) -> None:
-        if self.last_error is not None and self._backoff.failures() >= _FAILURES_UNTIL_WARNING:
-            with bind(resource=str(self._resource)):
-                log.info("watch works again")
+        if self.last_error is not None:
+            self._retries.recovered()
         self.last_error = None
         self._synced.set()
-
-    def _wait_after(self, problem: VKubeletError | None) -> float:
-        # A server that answers again has usually dropped the version: its list does not wait as the attempts before it did.
-        wait = self._backoff.next(Expired if isinstance(problem, Expired) else None)
-        if isinstance(problem, Forbidden | NotFound | Unreachable):
-            wait = min(wait, _UNANSWERED_LIMIT)
-        return max(wait, getattr(problem, "retry_after", None) or 0.0)
 
     def _on_event(self, event: WatchEvent[T]) -> None:
         self._received_at = self._clock.monotonic()
