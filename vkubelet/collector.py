@@ -1,8 +1,8 @@
 """Keeps passes of Python's garbage collector short, however many pods a process has.
 
 A full pass traverses every container object and blocks the event loop meanwhile: 0.7 s at 20,000 pods. So what is loaded at the start is
-frozen, which excludes it from passes, and everything else is frozen as soon as it is more than a short pass traverses: most of it is part of
-a cache. Reference counts still free frozen objects; only cycles among them remain until the next full pass. What is not frozen has a pass
+frozen, which excludes it from passes, and everything else is frozen as soon as it is more than a short pass traverses: most of it is in a
+cache. Reference counts still free frozen objects; only cycles among them remain until the next full pass. What is not frozen has a pass
 every minute, which frees among others the errors that were kept while a call waited for a retry, with their connections and buffers.
 
 Python starts a pass after so many allocations more than frees. A process that replaces the objects of its cache frees as many as it

@@ -94,8 +94,9 @@ class LeaseKeeper:
         self._kept.pop(node, None)
 
     async def release(self, node: str) -> None:
-        """Stops the renewal and deletes the Lease, because the Node is deleted; a renewal in progress, which would create it again, completes
-        before.
+        """Stops the renewal and deletes the Lease, because the Node is deleted.
+
+        A renewal in progress completes before, as it would create the Lease again.
 
         Raises ApiError when the API server refuses.
         """
