@@ -9,7 +9,7 @@ Python starts a pass after so many allocations more than frees. A process that r
 allocates: no pass starts, while new objects accumulate for the next one. So passes over new objects are started here, by time.
 
 Invariant: a full pass runs only after the memory of the process has doubled since the one before; between two of them nothing here takes
-longer than a pass over `MANY` objects. (Counting frozen objects does: Python traverses them.)
+longer than a pass over `2 * MANY` objects. (Counting frozen objects does: Python traverses them.)
 """
 
 import ctypes
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 EVERY: Final = 0.2
 """Seconds between two passes over new objects."""
 GROWTH_CHECKED: Final = 25
-"""Such passes until the number of objects and the growth of the memory are checked, which takes up to a millisecond."""
+"""Such passes until the growth of the memory is checked, which takes up to a millisecond."""
 TIDIED: Final = 12 * GROWTH_CHECKED
 """Such passes until a pass over everything that is not frozen: a minute."""
 YOUNG: Final = 4_000
@@ -40,6 +40,8 @@ NEVER: Final = 2**30
 """Passes over older objects are started here alone."""
 MANY: Final = 60_000
 """Container objects that are frozen when there are more of them: a pass over so many takes some 20 ms."""
+BURST: Final = 3
+"""Passes over survivors that Python itself starts between two checks when too many objects are new to be counted."""
 SMALL: Final = 400_000
 """Memory blocks, a few for each object, that a small process may gain without a full pass."""
 TRIMMED: Final = 8_000_000
@@ -69,6 +71,8 @@ class Collector:
 
     _after_last: int = 0
     _passes: int = 0
+    _seen: int = 0
+    """Passes over survivors, since the last one over all that is not frozen, that Python had counted at the last check."""
 
     def start(self) -> None:
         """Freezes everything loaded so far, which remains until the process exits."""
@@ -84,17 +88,31 @@ class Collector:
     def check(self) -> None:
         """Passes over new objects, and at each call number `GROWTH_CHECKED` or `TIDIED` over more, where that is due."""
         self._passes += 1
+        started = gc.get_count()[2] - self._seen
         gc.collect(1)
-        if self._passes % GROWTH_CHECKED:
-            return
-        blocks = sys.getallocatedblocks()
+        if started > BURST:
+            gc.freeze()
+        elif started > 0 or self._passes % GROWTH_CHECKED == 0:
+            self._freeze_many()
+        if self._passes % GROWTH_CHECKED == 0:
+            self._check_growth()
+        self._seen = gc.get_count()[2]
+
+    def _freeze_many(self) -> None:
+        """Freezes what has survived, without existing garbage, when it is more than `MANY`."""
+        number = len(gc.get_objects(2))
+        if MANY < number <= 2 * MANY:
+            gc.collect()
+        if number > MANY:
+            gc.freeze()
+
+    def _check_growth(self) -> None:
+        blocks, tidied = sys.getallocatedblocks(), self._passes % TIDIED == 0
         if full_pass_is_due(blocks, self._after_last):
             self._full_pass()
-        elif len(gc.get_objects(2)) > MANY:
-            gc.freeze()
-        elif self._passes % TIDIED == 0:
+        elif tidied:
             gc.collect()
-        if self._passes % TIDIED == 0 and blocks <= TRIMMED:
+        if tidied and blocks <= TRIMMED:
             return_free_memory()
 
     def _full_pass(self) -> None:

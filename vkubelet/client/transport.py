@@ -400,7 +400,7 @@ class _Connector(aiohttp.TCPConnector):
     """Opens a few connections at the same time; of those that are idle, the one used last is used next.
 
     A TLS handshake occupies the event loop for a millisecond, and a server that is reachable again gets a connection for each request that
-    waited for it. Used in turn, as aiohttp does, all connections that a burst has opened would stay open at a request a second.
+    waited for it. Used in turn, as aiohttp does, 60 connections that a burst has opened would stay open at a request a second.
     """
 
     def __init__(self, **options: Any) -> None:

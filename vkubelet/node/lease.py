@@ -191,6 +191,8 @@ class LeaseKeeper:
         try:
             found = await client.get(LEASES, Key(NAMESPACE, node))
         except NotFound:
+            if self._kept.get(node) is not kept:
+                raise
             try:
                 return await client.create(LEASES, self._body(node, kept, None), namespace=NAMESPACE)
             except AlreadyExists:

@@ -32,7 +32,7 @@ WARM = 5.0
 """Minutes after which memory is flat; a short run compares its last two thirds."""
 GROWTH, GROWTH_OF_SHORT = 1.05, 1.10
 DESCRIPTORS = 4
-"""So many more may be open when everything is as it was before: connections to API servers that nothing uses are closed within a minute."""
+"""So many more may be open when everything is as it was before: connections that nothing uses are closed within two minutes."""
 LATE = 0.001
 """Of the pods of a calm time, the share that may not run before it is deleted."""
 SLOWER, LEAST = 1.25, 0.2
@@ -45,7 +45,7 @@ STREAMS = (
     ("port-forward", "steady-2", ":80"),
 )
 QUIET = {"log": {"level": "INFO"}}
-SETTLES = 120.0
+SETTLES = 150.0
 """Seconds until nothing is left."""
 
 

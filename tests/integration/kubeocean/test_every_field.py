@@ -130,7 +130,9 @@ async def _accepted(stage: Stage, schema: PodSchema, field: Field) -> Body | Non
         body = {"metadata": {"name": "p", "namespace": stage.namespace}, "spec": {"terminationGracePeriodSeconds": 0, **spec}}
         try:
             kept = await stage.home.create("pods", body, dry_run=True)
-        except k8s.ApiException:
+        except k8s.ApiException as error:
+            if error.status not in (400, 403, 422):
+                raise
             continue
         if field.values(kept["spec"]):
             return body

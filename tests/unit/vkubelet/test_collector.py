@@ -127,6 +127,26 @@ def test_check_costs_the_same_however_many_objects_are_frozen(made: Collector) -
     assert min(cost() for _ in range(5)) < 5 * few + 0.005 and len(many) == 1_000_000
 
 
+def test_garbage_that_has_survived_before_is_not_frozen(made: Collector) -> None:
+    kept = Cycle()
+    reference = weakref.ref(kept)
+    made.check()
+    del kept
+    cache = [[number] for number in range(collector.MANY)]
+    for _ in range(collector.GROWTH_CHECKED):
+        made.check()
+    assert not any(each is cache[0] for each in gc.get_objects())
+    assert reference() is None
+
+
+def test_many_new_objects_are_frozen_without_being_counted(made: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = list[int]()
+    monkeypatch.setattr(Collector, "_freeze_many", lambda self: counted.append(1))
+    cache = [[number] for number in range(10 * collector.YOUNG * collector.MIDDLE)]
+    made.check()
+    assert not any(each is cache[-1] for each in gc.get_objects()) and not counted
+
+
 def test_garbage_is_not_frozen_and_frozen_garbage_is_freed_by_the_next_full_pass(made: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     gone, frozen = Cycle(), Cycle()
     gone_ref, frozen_ref = weakref.ref(gone), weakref.ref(frozen)
