@@ -109,7 +109,6 @@ _VALUES: Mapping[str, Sequence[Any]] = {
     "iscsi.iqn": ("iqn.2030-01.example:v",),
     "quobyte.registry": ("v:1",),
     "seLinuxChangePolicy": ("Recursive",),
-    "tokenExpirationSeconds": (3600,),
     "accessModes.0": ("ReadWriteOnce",),
     "stopSignal": ("SIGTERM",),
 }

@@ -148,14 +148,10 @@ async def _settled(made: Scene, stage: Stage, created: Mapping[str, Body]) -> tu
     below: dict[str, Body] = {}
     read: dict[str, str] = {}
 
-    async def silent() -> list[str]:
-        below.update({virtual_uid(body): body for body in await stage.there.list("pods", made.bound.mount)})
-        waiting = [name for name, body in created.items() if uid_of(body) not in below]
-        read.update(await _messages(stage))
-        return [name for name in waiting if name not in read]
-
     async def done() -> bool:
-        return not await silent()
+        below.update({virtual_uid(body): body for body in await stage.there.list("pods", made.bound.mount)})
+        read.update(await _messages(stage))
+        return all(uid_of(body) in below or name in read for name, body in created.items())
 
     await eventually(done, "each pod is in the worker, or has a message", seconds=LONG, every=1.0, by=[made.program])
     return below, read

@@ -17,6 +17,13 @@ from vkubelet.node.lease import LeaseKeeper, LeaseSettings, lease_body, successo
 from vkubelet.testing.clock import ManualClock
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+
+
+def keeper_of(api: MemoryApi, clock: ManualClock) -> LeaseKeeper:
+    """Renews Leases in `api`."""
+    client = api.client()
+    return LeaseKeeper(lambda node: client, identity="me", clock=clock, settings=LeaseSettings(), metrics=Metrics(CollectorRegistry()))
 
 
 def lease(by: str, renewed: datetime | None = NOW) -> Lease:
@@ -98,10 +105,9 @@ async def test_lease_stays_in_the_round_whatever_befalls_a_renewal(problem: Base
 
 async def test_a_lease_that_cannot_be_understood_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     api, clock = MemoryApi(), ManualClock()
-    odd, path = "0000-01-01T00:00:00.000000Z", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-    api.put(f"{path}/odd", {"metadata": {"name": "odd", "namespace": "kube-node-lease"}, "spec": {"renewTime": odd}})
-    client = api.client()
-    keeper = LeaseKeeper(lambda node: client, identity="me", clock=clock, settings=LeaseSettings(), metrics=Metrics(CollectorRegistry()))
+    odd = "0000-01-01T00:00:00.000000Z"
+    api.put(f"{LEASES}/odd", {"metadata": {"name": "odd", "namespace": "kube-node-lease"}, "spec": {"renewTime": odd}})
+    keeper = keeper_of(api, clock)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(keeper.run())
         for name in ("odd", "plain"):
@@ -128,8 +134,7 @@ class Gate(MemoryApi):
 @pytest.mark.parametrize("dropped", [False, True])
 async def test_a_renewal_in_progress_does_not_create_the_lease_of_a_deleted_node(dropped: bool) -> None:
     api, clock = Gate(), ManualClock()
-    client, path = api.client(), "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n"
-    keeper = LeaseKeeper(lambda node: client, identity="me", clock=clock, settings=LeaseSettings(), metrics=Metrics(CollectorRegistry()))
+    keeper, path = keeper_of(api, clock), f"{LEASES}/n"
     async with asyncio.TaskGroup() as group:
         running = group.create_task(keeper.run())
         keeper.keep("n", "uid-1")
@@ -149,8 +154,7 @@ async def test_a_renewal_in_progress_does_not_create_the_lease_of_a_deleted_node
 
 async def test_a_node_without_a_renewal_in_progress_is_released_at_once() -> None:
     api, clock = MemoryApi(), ManualClock()
-    client = api.client()
-    keeper = LeaseKeeper(lambda node: client, identity="me", clock=clock, settings=LeaseSettings(), metrics=Metrics(CollectorRegistry()))
+    keeper = keeper_of(api, clock)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(keeper.run())
         keeper.keep("n", "uid-1")
@@ -162,8 +166,7 @@ async def test_a_node_without_a_renewal_in_progress_is_released_at_once() -> Non
 
 async def test_the_lease_of_a_node_that_is_not_kept_any_more_is_not_created() -> None:
     api, clock = Gate(), ManualClock()
-    client, path = api.client(), "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n"
-    keeper = LeaseKeeper(lambda node: client, identity="me", clock=clock, settings=LeaseSettings(), metrics=Metrics(CollectorRegistry()))
+    keeper, path = keeper_of(api, clock), f"{LEASES}/n"
     async with asyncio.TaskGroup() as group:
         running = group.create_task(keeper.run())
         keeper.keep("n", "uid-1")
