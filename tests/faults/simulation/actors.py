@@ -116,6 +116,13 @@ class ControlPlane:
                 return
             await self.world.pause(1.0)
 
+    async def removed(self, path: str) -> None:
+        """Waits until an object whose deletion was requested does not exist any more."""
+        for _ in range(_PATIENCE):
+            if self.attempt("person", "GET", path) is None:
+                return
+            await self.world.pause(1.0)
+
     def delete_pod(self, name: str, *, namespace: str = NAMESPACE, grace: int | None = None) -> None:
         options: Body = {} if grace is None else {"gracePeriodSeconds": grace}
         self.attempt("person", "DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}", options)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from kubeocean.model import keys
 from tests.faults.simulation.actors import NAMESPACE, condition, pod_body
 from tests.faults.simulation.kubelet import STOP_DELAY
-from tests.faults.simulation.kubeocean_world import BINDING, MOUNT, THEIRS, KubeoceanWorld
+from tests.faults.simulation.kubeocean_world import BINDING, MOUNT, POLICIES_PATH, THEIRS, KubeoceanWorld
 from tests.faults.simulation.schedule import Fault, Kind
 
 Body = dict[str, Any]
@@ -32,6 +32,7 @@ class OwnersWorld(KubeoceanWorld):
         "copies": "copies",
         "guarded": "guarded",
         "reopened": "reopened",
+        "withdrawn": "withdrawn",
         "outages": "outages",
         "shared": "shared",
     }
@@ -79,9 +80,31 @@ class OwnersWorld(KubeoceanWorld):
         self.wish("StatefulSet web", lambda: self.hub.unready(["web-0"]))
         self._always()
 
+    async def withdrawn(self) -> None:
+        """The policy is deleted, a budget refuses the evictions, and the process is started again: the grace period counts from the deletion."""
+        self.history.may_end |= {"web-0"}
+        self.history.may_be_unready |= {f"vnode-{BINDING}-one", f"vnode-{BINDING}-two"}
+        await self._protected(_OPEN)
+        path = f"{POLICIES_PATH}/all"
+        self.worker.attempt("owner", "DELETE", path)
+        await self.pause(25.0)
+        for process in list(self.running.values()):
+            self.crash(process, 2.0)
+        await self.pause(_GRACE - 10.0)
+        self.expect("deleted policy", self._is_open)
+        await self.worker.removed(path)
+        self.policy("all", _OPEN)
+        self.wish("StatefulSet web", lambda: self.hub.unready(["web-0"]))
+        self._always()
+
     async def _closing(self) -> None:
         """Closes the window of a node with a pod that a budget protects."""
-        self.policy("all", _ENDED)
+        await self._protected(_ENDED)
+        await self.pause(_CLOSES - self.loop.time())
+
+    async def _protected(self, policy: Body) -> None:
+        """Leases the nodes by this policy, and starts a pod that a budget protects."""
+        self.policy("all", policy)
         path = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
         spec = {"maxUnavailable": 0, "selector": {"matchLabels": _GUARDED["labels"]}}
         self.hub.model.call("POST", path, {"metadata": {"name": "guarded"}, "spec": spec}, user="person")
@@ -91,7 +114,7 @@ class OwnersWorld(KubeoceanWorld):
         self.hub.stateful("web", replicas=1)
         await self.pause(5.0)
         self.hub.label_pod("web-0", "guarded", "yes")
-        await self.pause(_CLOSES - self.loop.time())
+        await self.pause(5.0)
 
     async def outages(self) -> None:
         """The worker is silent until pods are given up, answers, and is silent again for less than that: the nodes stay Ready."""

@@ -11,6 +11,7 @@ from kubeocean.model import keys
 from kubeocean.worker.cluster import Mount, WorkerCluster
 from tests.support.memory_api import Body, MemoryApi
 from tests.unit.kubeocean.builders import OWNER, unknown
+from vkubelet.api.objects import Key
 from vkubelet.client.transport import Call
 from vkubelet.errors import Forbidden, Unavailable, Unreachable
 from vkubelet.testing.clock import ManualClock
@@ -44,6 +45,9 @@ class Worker(MemoryApi):
                 raise Forbidden(call.attempt, "denied by an admission policy")
             return call.body or b"{}"
         answer = await super().fetch(call, timeout)
+        if (call.method, call.path) == ("POST", "/api/v1/namespaces"):
+            self.objects[SPACE]["metadata"]["uid"] = f"u-{len(self.writes)}"
+            answer = json.dumps(self.objects[SPACE]).encode()
         if call.method == "POST" and len(self.writes) == self.lost_after:
             raise Unreachable(call.attempt, "the process was stopped")
         return answer
@@ -132,6 +136,17 @@ async def test_a_process_that_stops_after_any_write_leaves_what_the_next_complet
     worker.lost_after = -1
     await worker.tenants().ensure("red")
     assert [f"{each.path}/{each.body['metadata']['name']}" for each in worker.writes] == MADE
+
+
+async def test_a_namespace_that_is_created_again_gets_rights_and_isolation_again() -> None:
+    worker = Worker()
+    tenants = worker.tenants()
+    await tenants.ensure("red")
+    for path in MADE:
+        worker.delete(path)
+    tenants._worker.namespaces.store.remove(Key("", "mnt-red"))
+    await tenants.ensure("red")
+    assert [f"{each.path}/{each.body['metadata']['name']}" for each in worker.writes] == [*MADE, *MADE]
 
 
 async def test_one_mapping_for_all_asks_nothing() -> None:
