@@ -25,6 +25,7 @@ from tests.faults.model.requests import Requests
 from tests.faults.model.selectors import selector
 from tests.faults.model.storage import Change, Key, Storage, Stored
 from tests.faults.model.watching import Watch, bookmark
+from tests.faults.model.writes import Guard
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.client.transport import Call
@@ -83,6 +84,10 @@ class ApiModel:
     def allow(self, check: Callable[[str, Body], bool]) -> None:
         """Sets what answers access reviews: `check(user, spec of the review)`."""
         self._requests.subresources.allowed = check
+
+    def guard(self, check: Guard) -> None:
+        """Sets the admission policies of creations."""
+        self._requests.writer.guard = check
 
     def define(self, definition: Body) -> None:
         """Adds the resource types of a CustomResourceDefinition."""

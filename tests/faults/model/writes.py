@@ -30,6 +30,10 @@ _STRATEGIC: Final = "application/strategic-merge-patch+json"
 _APPLY: Final = "application/apply-patch+yaml"
 
 
+Guard = Callable[[str, Kind, str, Body], str]
+"""Returns why admission policies refuse what a user creates: `guard(user, kind, namespace, object)`; "" when they do not."""
+
+
 class Writer:
     """Handlers of POST, PUT and PATCH."""
 
@@ -42,6 +46,7 @@ class Writer:
         """What each manager applied last, by its name and the UID of the object."""
         self.created: Callable[[Stored], None] = lambda stored: None
         """Called after each creation."""
+        self.guard: Guard = lambda user, kind, namespace, obj: ""
 
     # --- Creations ------------------------------------------------------------------------------------------------------------------
 
@@ -61,6 +66,8 @@ class Writer:
         if not metadata.get("name") and metadata.get("generateName"):
             metadata["name"] = metadata["generateName"][:_LONGEST_BASE] + self.suffix()
         self._admission.create(kind, route.namespace, obj)
+        if why := self.guard(request.user, kind, route.namespace, obj):
+            raise kind.target(metadata.get("name", "")).forbidden(why)
         strategies.prepare_create(kind, obj, now=metadata["creationTimestamp"])
         if causes := validation.on_create(kind, obj):
             raise kind.target(metadata.get("name", "")).invalid(causes)

@@ -98,7 +98,7 @@ class KubeoceanWorld(World):
         self.policy("all", {})
         if self.scenario.startswith("tenants"):
             self.space = f"{MOUNT}-{NAMESPACE}"
-            if self.scenario != "tenants-services":
+            if self.scenario not in ("tenants-services", "tenants-created"):
                 self.prepare()
             self.bind(namespaceMapping=keys.PER_NAMESPACE)
         else:

@@ -95,6 +95,8 @@ class Network:
         self.sides: dict[str, Side] = {}
         self.writes: list[Sent] = []
         self.events: Counter[str] = Counter()
+        self.open: Counter[tuple[str, str]] = Counter()
+        """Clients that are open, by process and API server; each of them may have connections."""
         self.injected: list[tuple[str, str]] = []
         """Kind of each fault that took effect, and its site."""
         self.on_crash: Callable[[str, float], None] = lambda process, seconds: None
@@ -176,10 +178,15 @@ class SimulatedTransport(Transport):
 
     async def __aenter__(self) -> Self:
         self._opened, self._closed = True, False
+        self._network.open[self._owner()] += 1
         return self
 
     async def __aexit__(self, *args: object) -> None:
         self._opened, self._closed = False, True
+        self._network.open[self._owner()] -= 1
+
+    def _owner(self) -> tuple[str, str]:
+        return PROCESS.get(), self.connection.url
 
     async def fetch(self, call: Call, timeout: float) -> bytes:
         if self._closed:

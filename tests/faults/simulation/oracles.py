@@ -236,7 +236,7 @@ def _is_shared(entry: Entry, path: str) -> bool:
 
 
 def nothing_left(history: History, schedule: Schedule) -> Iterator[str]:
-    """A process that stopped in order has left no task and no port."""
+    """A process that stopped in order has left no task, no port and no client, which has the connections."""
     yield from history.left
 
 

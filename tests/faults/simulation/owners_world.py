@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from kubeocean.model import keys
+from tests.faults.model import controllers
+from tests.faults.model.kinds import Kind
+from tests.faults.simulation import schedule
 from tests.faults.simulation.actors import NAMESPACE, condition, pod_body
 from tests.faults.simulation.kubelet import STOP_DELAY
 from tests.faults.simulation.kubeocean_world import BINDING, MOUNT, POLICIES_PATH, THEIRS, KubeoceanWorld
-from tests.faults.simulation.schedule import Fault, Kind
 
 Body = dict[str, Any]
 _VOLUME: Body = {"name": "settings", "configMap": {"name": "settings"}}
@@ -32,9 +34,11 @@ class OwnersWorld(KubeoceanWorld):
         "copies": "copies",
         "guarded": "guarded",
         "reopened": "reopened",
+        "closed": "closes",
         "withdrawn": "withdrawn",
         "outages": "outages",
         "shared": "shared",
+        "tenants-created": "created",
     }
 
     async def copies(self) -> None:
@@ -79,6 +83,16 @@ class OwnersWorld(KubeoceanWorld):
         await self.pause(_GRACE)
         self.wish("StatefulSet web", lambda: self.hub.unready(["web-0"]))
         self._always()
+
+    async def closes(self) -> None:
+        """A window closes, and stays closed: no pod is left on the nodes, and none fits."""
+        self.history.may_end |= {"web-0", "web-1"}
+        self.policy("all", {**_ENDED, "gracefulReclaimPeriodSeconds": 20})
+        await self.pause(5.0)
+        self.hub.stateful("web", replicas=2)
+        await self.pause(_CLOSES + 40.0 - self.loop.time())
+        self.wish("closed window", self._is_open)
+        self.wish("physical pods", self._matched)
 
     async def withdrawn(self) -> None:
         """The policy is deleted, a budget refuses the evictions, and the process is started again: the grace period counts from the deletion."""
@@ -125,13 +139,13 @@ class OwnersWorld(KubeoceanWorld):
         await self.pause(5.0)
         hub.stateful("web", replicas=1)
         await self.pause(10.0)
-        self.network.begin(Fault(Kind.CUT, 0, _GIVEN_UP + 60.0, "worker"))
+        self.network.begin(schedule.Fault(schedule.Kind.CUT, 0, _GIVEN_UP + 60.0, "worker"))
         await self.pause(_GIVEN_UP + 60.0)
         await self.pause(60.0)
         self.wish("StatefulSet web", lambda: hub.unready(["web-0"]))
         self._always()
         self.expect("nodes after the first outage", lambda: hub.unready_nodes(2))
-        self.network.begin(Fault(Kind.CUT, 0, _GIVEN_UP - 5.0, "worker"))
+        self.network.begin(schedule.Fault(schedule.Kind.CUT, 0, _GIVEN_UP - 5.0, "worker"))
         await self.pause(_GIVEN_UP - 8.0)
         self.expect("nodes in the second outage", self._given_up)
 
@@ -149,6 +163,35 @@ class OwnersWorld(KubeoceanWorld):
         await self.unbind()
         self.wishes = [each for each in self.wishes if each[0] != "worker"]
         self.wish("worker", lambda: self._marked_besides(THEIRS))
+
+    async def created(self) -> None:
+        """The namespace of a tenant is created within the worker's admission policies; its owner deletes it, and it is created again."""
+        self.history.may_end |= {"web-0"}
+        model = self.worker.model
+        model.guard(self._refusal)
+        model.allow(self._may)
+        self.every(1.0, self.worker.name, lambda: controllers.empty_namespaces(model) > 0)
+        await self.pause(5.0)
+        self.hub.stateful("web", replicas=1)
+        await self.pause(15.0)
+        self.worker.attempt("owner", "DELETE", f"/api/v1/namespaces/{self.space}")
+        await self.pause(15.0)
+        self.wish("StatefulSet web", lambda: self.hub.unready(["web-0"]))
+        self.wish("isolation", self.decreed)
+        self.wish("rights", lambda: None if self._has_rights() else f"no RoleBinding in {self.space}")
+        self._always()
+
+    def _refusal(self, user: str, kind: Kind, namespace: str, obj: Body) -> str:
+        """Refuses what the admission policies of the chart do: namespaces without the prefix, and RoleBindings in other namespaces."""
+        outside = not (namespace or obj["metadata"]["name"]).startswith(f"{MOUNT}-")
+        return "outside the prefix" if user in self.history.ours and kind.kind in ("Namespace", "RoleBinding") and outside else ""
+
+    def _may(self, user: str, review: Body) -> bool:
+        asked = review.get("resourceAttributes") or {}
+        return (asked.get("resource"), asked.get("namespace")) != ("pods", self.space) or self._has_rights()
+
+    def _has_rights(self) -> bool:
+        return bool(self.worker.model.objects("rbac.authorization.k8s.io", "v1", "rolebindings", self.space))
 
     def _marked_besides(self, name: str) -> str | None:
         found = self._marked()

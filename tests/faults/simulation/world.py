@@ -164,6 +164,7 @@ class World:
     def _over(self, role: str, process: str) -> None:
         if self.loop.lives(process):
             left = [f"task {name}" for name in self.loop.tasks_of(process)] + [f"port {port}" for port in self.ports.of(process)]
+            left += [f"client of {url}" for (owner, url), number in self.network.open.items() if owner == process and number]
             self.history.left += [f"{process} left {each}" for each in left]
             self.mark("ended", process)
             if self.running.get(role) == process:
