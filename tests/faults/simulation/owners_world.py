@@ -95,7 +95,7 @@ class OwnersWorld(KubeoceanWorld):
         self.wish("physical pods", self._matched)
 
     async def withdrawn(self) -> None:
-        """The policy is deleted, a budget refuses the evictions, and the process is started again: the grace period counts from the deletion."""
+        """The policy is deleted, a budget refuses evictions, the process is started again: the grace period counts from the deletion."""
         self.history.may_end |= {"web-0"}
         self.history.may_be_unready |= {f"vnode-{BINDING}-one", f"vnode-{BINDING}-two"}
         await self._protected(_OPEN)
