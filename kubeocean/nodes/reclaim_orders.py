@@ -59,7 +59,8 @@ class ReclaimPlanner:
         until = now
         if name and not at_once:
             grace = policy.grace if policy is not None else record.rules.grace if record is not None else timedelta()
-            until = (self._policies.deleted_at(name) or began) + grace
+            # The clock of the API server may be ahead of ours; a policy is not deleted later than we observe it.
+            until = min(self._policies.deleted_at(name) or began, began) + grace
         why = f"its node is withdrawn; ResourceLeasingPolicy {name} leased it" if name else "its node is withdrawn"
         return [Order(pod.ref, until, why) for pod in self._host.pods.on_node(node) if not pod.terminating]
 

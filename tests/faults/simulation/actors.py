@@ -61,7 +61,8 @@ class ControlPlane:
         self.name = name
         self.model = world.cluster(name)
         self.sets: dict[str, Body] = {}
-        self._renewed: dict[str, tuple[str, float]] = {}
+        self._beats: dict[str, tuple[str, str, float]] = {}
+        """Of each node: its last heartbeat, the last renewal of its Lease since then, and when either was observed."""
         self._unready: dict[str, float] = {}
         self._sound: dict[str, Body | None] = {}
         """Nodes as they were when nothing was to do for them, unless their Lease expires."""
@@ -216,18 +217,22 @@ class ControlPlane:
         return False
 
     def judge_nodes(self) -> bool:
-        """The node lifecycle controller: Leases, taints, eviction."""
+        """The node lifecycle controller: heartbeats and Leases, taints, eviction (`updateNodeHealth`)."""
         now = self.world.loop.time()
         for node in self.nodes():
             name = node["metadata"]["name"]
             lease = self.model.get("coordination.k8s.io", "v1", "leases", "kube-node-lease", name)
             renewed = (lease or {}).get("spec", {}).get("renewTime", "")
-            # A renewal counts only with a later time than the last, as in the node lifecycle controller.
-            if name not in self._renewed or self._renewed[name][0] < renewed:
-                self._renewed[name] = (renewed, now)
-            if node is self._sound.get(name) and now - self._renewed[name][1] <= _GRACE:
+            # A heartbeat counts with another time than the last one, a renewal with a later one than the last since then.
+            beat, last, observed = self._beats.get(name, ("", "", now))
+            if (heartbeat := condition(node, "Ready").get("lastHeartbeatTime") or "") != beat:
+                beat, last, observed = heartbeat, "", now
+            elif last < renewed:
+                last, observed = renewed, now
+            self._beats[name] = beat, last, observed
+            if node is self._sound.get(name) and now - observed <= _GRACE:
                 continue
-            if now - self._renewed[name][1] > _GRACE and condition(node, "Ready").get("status") != "Unknown":
+            if now - observed > _GRACE and condition(node, "Ready").get("status") != "Unknown":
                 stale = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "lastTransitionTime": self._now()}
                 self.merge(f"/api/v1/nodes/{name}/status", {"status": {"conditions": [stale]}}, user="node-controller", strategic=True)
             self._taint(name)

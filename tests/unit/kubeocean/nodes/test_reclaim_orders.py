@@ -299,3 +299,13 @@ def test_pods_of_a_vanished_node_go_at_once() -> None:
     scene = Scene(lease("2"))
     orders = scene.planner.plan_for_retired(NODE, lease("2"), record=None, at_once=True)
     assert {order.until for order in orders} == {scene.host.clock.now()}
+
+
+async def test_the_grace_of_a_policy_that_a_faster_clock_deletes_later_starts_now() -> None:
+    scene = Scene(lease("2"))
+    began = scene.host.clock.now()
+    scene.table.deleted["p"] = began + timedelta(hours=1)
+    for _ in range(2):
+        orders = scene.planner.plan_for_retired(NODE, lease("2"), record=None, at_once=False)
+        assert {order.until for order in orders} == {began + timedelta(seconds=60)}
+        await scene.host.manual_clock.advance(30)
