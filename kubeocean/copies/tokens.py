@@ -21,7 +21,7 @@ from vkubelet.clock import parse_rfc3339, rfc3339
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change
 from vkubelet.control.shards import ONLY, Shard
-from vkubelet.control.tokens import KEPT, renewal_time, request_token, spread_of
+from vkubelet.control.tokens import is_issued_later, renewal_time, request_token, spread_of, wait_for_renewal
 from vkubelet.control.workqueue import Priority
 from vkubelet.errors import AlreadyExists, Conflict, NotFound, Unavailable
 from vkubelet.logformat import bind
@@ -65,8 +65,8 @@ class TokenReconciler:
         self._worker = worker
         self.shard = shard
         self._terminated: set[str] = set()
-        self._kept: dict[Key, tuple[str, float]] = {}
-        """By Secret: the expiry of the tokens that were issued here, and until when they are kept, by the monotonic clock."""
+        self._received: dict[Key, tuple[str, float]] = {}
+        """By Secret: the expiry of the tokens that this process has requested, and when they were received, by the monotonic clock."""
         self.controller: Controller[PodRef] = Controller("tokens", self.reconcile, workers=8, clock=host.clock, metrics=host.metrics)
         worker.secrets.on_change(self._secret_changed)
 
@@ -153,18 +153,21 @@ class TokenReconciler:
         lifetime = float(given) if given.isdecimal() else requested
         if not text or not lifetime:
             return 0.0
-        wait = (refresh_at(uid, parse_rfc3339(text), lifetime=lifetime) - self._host.clock.now()).total_seconds()
-        # The annotations of other writers are followed.
-        expiry, until = self._kept.get(secret.key, ("", 0.0))
-        return max(wait, until - self._host.clock.monotonic()) if expiry == text else wait
+        now, ends = self._host.clock.now(), parse_rfc3339(text)
+        due = refresh_at(uid, ends, lifetime=lifetime)
+        expiry, received = self._received.get(secret.key, ("", 0.0))
+        if expiry == text:
+            return wait_for_renewal(due, received=received, lifetime=lifetime, clock=self._host.clock)
+        # Annotations of an earlier process or of another writer.
+        return 0.0 if is_issued_later(ends, now=now, lifetime=lifetime) else (due - now).total_seconds()
 
     def keep(self, secret: Key, issued: Issued) -> None:
         """Notes the tokens that are now in a Secret."""
-        self._kept[secret] = rfc3339(issued.expiry), self._host.clock.monotonic() + KEPT * issued.lifetime
+        self._received[secret] = rfc3339(issued.expiry), self._host.clock.monotonic()
 
     def forget(self, secret: Key) -> None:
         """Drops a deleted Secret."""
-        self._kept.pop(secret, None)
+        self._received.pop(secret, None)
 
     async def _renew(self, pod: Pod, sources: Sequence[TokenSource], *, known: Unknown | None) -> None:
         mount = self._worker.mount

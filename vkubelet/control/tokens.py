@@ -11,12 +11,13 @@ from attrs import field, frozen
 
 from vkubelet.api.objects import SERVICEACCOUNTS, Json, Pod
 from vkubelet.client.rest import Client
-from vkubelet.clock import parse_rfc3339
+from vkubelet.clock import Clock, parse_rfc3339
 
 _OLDEST: Final = timedelta(hours=24)
 """Age at which a token is renewed, however long it is valid, as by a kubelet."""
-KEPT: Final = 0.1
-"""Share of its lifetime in which a token is not renewed again, although by our clock, which may be ahead, it is due already."""
+_FIRST, _LAST = 0.1, 0.9
+"""Shares of its lifetime by the monotonic clock: a token is renewed after the first although the wall clock, which may be ahead, shows that
+it is due, and before the last although the wall clock, which may be behind, does not."""
 
 
 @frozen
@@ -51,6 +52,17 @@ def renewal_time(expiry: datetime, *, lifetime: float, share: float) -> datetime
     """Returns when a token valid for `lifetime` seconds is renewed: after this share of them, and at most after a day."""
     issued = expiry - timedelta(seconds=lifetime)
     return min(issued + timedelta(seconds=lifetime * share), issued + _OLDEST)
+
+
+def wait_for_renewal(due: datetime, *, received: float, lifetime: float, clock: Clock) -> float:
+    """Returns the seconds until a token is renewed that this process received at this time of the monotonic clock."""
+    first, last = (received + share * lifetime - clock.monotonic() for share in (_FIRST, _LAST))
+    return max(first, min(last, (due - clock.now()).total_seconds()))
+
+
+def is_issued_later(expiry: datetime, *, now: datetime, lifetime: float) -> bool:
+    """Checks whether a token was issued later than now, by more than the clocks of two machines may differ: then it is due at once."""
+    return (expiry - now).total_seconds() > (1 + _FIRST) * lifetime
 
 
 def spread_of(uid: str) -> float:

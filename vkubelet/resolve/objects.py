@@ -18,7 +18,7 @@ from vkubelet.api.podspec import Kind, Reference
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
 from vkubelet.control.informer import Change, Informer
-from vkubelet.control.tokens import KEPT, renewal_time, request_token, spread_of
+from vkubelet.control.tokens import renewal_time, request_token, spread_of, wait_for_renewal
 from vkubelet.errors import ApiError, Forbidden, NotFound
 from vkubelet.resolve.references import Content
 from vkubelet.resolve.volumes import TokenSource
@@ -212,12 +212,13 @@ def _is_live(entry: _Entry) -> bool:
 
 @frozen
 class Token:
-    """An issued token, with the time from which on it has to be renewed; `kept_until` is monotonic."""
+    """An issued token, with the time from which on it has to be renewed, and when it was received, monotonic."""
 
     text: str = field(repr=False)
     expiry: datetime
     due: datetime
-    kept_until: float = float("-inf")
+    lifetime: float
+    received: float
 
 
 def due_at(uid: str, expiry: datetime, *, life: float) -> datetime:
@@ -260,9 +261,9 @@ class TokenCache:
 
     def _wait(self, token: Token) -> float:
         """Returns the seconds until a token is due."""
-        return max((token.due - self._clock.now()).total_seconds(), token.kept_until - self._clock.monotonic())
+        return wait_for_renewal(token.due, received=token.received, lifetime=token.lifetime, clock=self._clock)
 
     async def _issue(self, pod: Pod, source: TokenSource, client: Client) -> Token:
         issued = await request_token(client, pod, audience=source.audience, expiration=source.expiration)
         due = due_at(pod.metadata.uid, issued.expiry, life=issued.lifetime)
-        return Token(issued.text, issued.expiry, due, self._clock.monotonic() + KEPT * issued.lifetime)
+        return Token(issued.text, issued.expiry, due, issued.lifetime, self._clock.monotonic())

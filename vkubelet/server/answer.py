@@ -13,7 +13,7 @@ import termios
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from vkubelet.clock import Clock
 from vkubelet.errors import VKubeletError
@@ -79,14 +79,16 @@ def _writing() -> Iterator[None]:
 
 
 class _Answer:
-    """A chunked response that starts with its first byte, or on request. Raises _CallerLeft."""
+    """A response without a length, in chunks from HTTP/1.1 on, that starts with its first byte, or on request. Raises _CallerLeft."""
 
     def __init__(self, request: web.Request, content_type: str) -> None:
         self._request = request
         self._lock = asyncio.Lock()
         self._ended = False
         self.response = web.StreamResponse(headers={"Content-Type": content_type})
-        self.response.enable_chunked_encoding()
+        if request.version < HttpVersion11:
+            # Without chunks the end of the connection is that of the body (RFC 9112, section 6.3), even if the caller wants to keep it.
+            self.response.force_close()
 
     @property
     def begun(self) -> bool:

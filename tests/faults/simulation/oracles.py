@@ -11,6 +11,7 @@ from typing import Any
 
 from attrs import frozen
 
+from kubeocean.model import keys
 from tests.faults.simulation.history import Body, Entry, History
 from tests.faults.simulation.schedule import Kind, Schedule
 from vkubelet.clock import parse_rfc3339
@@ -81,7 +82,7 @@ def is_renewal(entry: Entry) -> bool:
 
 def is_token(secret: Body) -> bool:
     """Whether a Secret contains the tokens of a pod, which are renewed before they expire."""
-    return any(key.endswith("expires") or key.endswith("expiration") for key in secret["metadata"].get("annotations") or {})
+    return keys.TOKEN_EXPIRY in (secret["metadata"].get("annotations") or {})
 
 
 # --- (b) at most one ---------------------------------------------------------------------------------------------------------------------

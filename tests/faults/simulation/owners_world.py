@@ -14,6 +14,7 @@ from tests.faults.simulation import schedule
 from tests.faults.simulation.actors import NAMESPACE, condition, pod_body
 from tests.faults.simulation.kubelet import STOP_DELAY
 from tests.faults.simulation.kubeocean_world import BINDING, MOUNT, POLICIES_PATH, THEIRS, KubeoceanWorld
+from vkubelet.clock import parse_rfc3339
 
 Body = dict[str, Any]
 _VOLUME: Body = {"name": "settings", "configMap": {"name": "settings"}}
@@ -24,6 +25,7 @@ _GRACE = 40.0
 _ENDED: Body = {"timeWindows": [{"start": "08:00", "end": "08:01"}], "forceReclaim": True, "gracefulReclaimPeriodSeconds": int(_GRACE)}
 _OPEN: Body = {**_ENDED, "timeWindows": [{"start": "00:00", "end": "20:00"}]}
 _GIVEN_UP = 60
+_RENEWED = 550.0
 
 
 class OwnersWorld(KubeoceanWorld):
@@ -39,6 +41,7 @@ class OwnersWorld(KubeoceanWorld):
         "outages": "outages",
         "shared": "shared",
         "tenants-created": "created",
+        "tokens": "tokens",
     }
 
     async def copies(self) -> None:
@@ -163,6 +166,39 @@ class OwnersWorld(KubeoceanWorld):
         await self.unbind()
         self.wishes = [each for each in self.wishes if each[0] != "worker"]
         self.wish("worker", lambda: self._marked_besides(THEIRS))
+
+    async def tokens(self) -> None:
+        """Pods have a token for ten minutes and a Secret: the token is renewed, the Secret is changed, and one pod is deleted."""
+        token: Body = {"serviceAccountToken": {"path": "token", "expirationSeconds": 600}}
+        volumes = [{"name": "own", "projected": {"sources": [token, {"secret": {"name": "password"}}]}}]
+        await self.pause(5.0)
+        self._set_password("b25l")
+        self.hub.stateful("web", replicas=1, volumes=volumes)
+        self.hub.create_pod(pod_body("short", volumes=volumes))
+        await self.pause(20.0)
+        self._set_password("dHdv")
+        self.hub.delete_pod("short")
+        # Tokens are renewed when at most a tenth of their time is left.
+        await self.pause(_RENEWED)
+        self.wish("StatefulSet web", lambda: self.hub.unready(["web-0"]))
+        self.wish("deleted pod", lambda: self.hub.existing(["short"]))
+        self.wish("Secrets", self._secrets)
+        self._always()
+
+    def _set_password(self, value: str) -> None:
+        path = f"/api/v1/namespaces/{NAMESPACE}/secrets/password"
+        self.hub.model.apply(path, {"metadata": {"name": "password"}, "data": {"value": value}}, user="person")
+
+    def _secrets(self) -> str | None:
+        """Returns what is wrong with the Secrets in the worker: one with a valid token, and the copy."""
+        tokens, values = [], []
+        for body in self.worker.model.objects("", "v1", "secrets", MOUNT):
+            if keys.TOKEN_SECRET in body["metadata"]["labels"]:
+                tokens.append(body["metadata"]["annotations"][keys.TOKEN_EXPIRY])
+            else:
+                values.append(body["data"]["value"])
+        valid = [expiry for expiry in tokens if parse_rfc3339(expiry) > self.loop.wall()]
+        return None if len(valid) == len(tokens) == 1 and values == ["dHdv"] else f"tokens until {tokens}, copies {values}"
 
     async def created(self) -> None:
         """The namespace of a tenant is created within the worker's admission policies; its owner deletes it, and it is created again."""

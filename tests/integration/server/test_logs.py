@@ -169,6 +169,20 @@ async def test_client_that_does_not_read_holds_the_provider_back(hub: ControlPla
     await eventually(lambda: stand.backend.streams == 0, "the stream is closed")
 
 
+async def test_a_client_of_http_1_0_reads_the_log_until_the_connection_is_closed(
+    hub: ControlPlane, stand: Stand, pod: Pod, endpoint: Endpoint
+) -> None:
+    stand.backend.write(pod, lines((1, "one"), (2, "two")))
+    reader, writer = await asyncio.open_connection(endpoint.address, endpoint.port, ssl=tls(hub, certificate=True))
+    path = f"/containerLogs/{pod.metadata.namespace}/web/app"
+    writer.write(f"GET {path} HTTP/1.0\r\nHost: kubelet\r\nConnection: keep-alive\r\n\r\n".encode())
+    async with asyncio.timeout(10):
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.0 200") and b"ransfer-" not in head
+    assert body == b"one\ntwo\n"
+    writer.close()
+
+
 async def test_a_thousand_followers_at_once_all_get_the_line(hub: ControlPlane, stand: Stand, pod: Pod, endpoint: Endpoint) -> None:
     log = stand.backend.write(pod)
     url = f"https://{endpoint.address}:{endpoint.port}/containerLogs/{pod.metadata.namespace}/web/app?follow=true"

@@ -3,6 +3,8 @@
 import json
 from datetime import timedelta
 
+import pytest
+
 from kubeocean.copies.tokens import TokenReconciler
 from kubeocean.model.references import references
 from tests.support.memory_api import MemoryApi
@@ -32,8 +34,11 @@ class Issuer(MemoryApi):
         return json.dumps({"status": {"token": "t", "expirationTimestamp": expiry}, "spec": {"expirationSeconds": HOUR}}).encode()
 
 
-async def renewed(ahead: float, seconds: int) -> int:
-    """How often the token of a running pod is requested within so many seconds, by a clock that is ahead of that of the API server."""
+async def renewed(ahead: float, seconds: int, *, restarted: bool = False) -> int:
+    """How often the token of a running pod is requested within so many seconds, by a clock that is ahead of that of the API server.
+
+    `restarted`: the process is started again after the first request.
+    """
     clock, servers = ManualClock(), ManualClock()
     clock.set(ahead)
     api = Issuer(servers)
@@ -43,6 +48,8 @@ async def renewed(ahead: float, seconds: int) -> int:
     scope = worker_scope(host)
     tokens = TokenReconciler(host, scope.worker)
     await tokens.ensure(pod, references(pod).tokens)
+    if restarted:
+        tokens = TokenReconciler(host, scope.worker)
     for _ in range(seconds // 10):
         await clock.advance(10.0)
         await servers.advance(10.0)
@@ -56,3 +63,9 @@ async def test_a_token_is_renewed_once_in_its_life() -> None:
 
 async def test_a_clock_that_is_ahead_does_not_renew_a_token_again_and_again() -> None:
     assert await renewed(float(HOUR), HOUR) <= 11
+
+
+@pytest.mark.parametrize(("restarted", "times"), [(False, 2), (True, 3)])
+async def test_a_clock_that_is_behind_does_not_let_a_token_expire(restarted: bool, times: int) -> None:
+    # A process that is started again does not know when the token was received: it renews at once what seems to be of the future.
+    assert await renewed(-float(HOUR), HOUR, restarted=restarted) == times

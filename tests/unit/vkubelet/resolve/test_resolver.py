@@ -72,7 +72,7 @@ def test_a_token_that_can_not_be_renewed_is_not_asked_for_all_the_time(left: flo
     clock, pod = ManualClock(), pod_of()
     made = resolver(clock, pod)
     due = clock.now() + timedelta(seconds=left)
-    made._tokens._tokens[pod.metadata.uid] = {TokenSource(): Token("text", due, due)}
+    made._tokens._tokens[pod.metadata.uid] = {TokenSource(): Token("text", due, due, 3600.0, clock.monotonic() - 1800.0)}
     assert made._next_check(made._records[pod.metadata.uid]) == wait
 
 
