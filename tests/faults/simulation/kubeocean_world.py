@@ -318,7 +318,8 @@ class KubeoceanWorld(World):
         hub.attempt("admin", "DELETE", f"{_BINDINGS}/{BINDING}")
         self.wish("binding", lambda: "still exists" if self.is_deployed("kubeocean") else None)
         self.wish("virtual nodes", lambda: f"still exist: {self.vnodes()}" if self.vnodes() else None)
-        self.wish("worker", self._marked)
+        self.wish("worker", lambda: self._marked(self.worker))
+        self.wish("originals", lambda: self._marked(self.hub))
 
     async def leaders(self) -> None:
         """Two replicas; pods come and go while one takes over from the other."""
@@ -416,10 +417,10 @@ class KubeoceanWorld(World):
         unlike = [uid for uid, pod in found.items() if _mirrored(pod) != _mirrored(wanted[uid])]
         return f"physical pods of {unlike} differ from their virtual pods" if unlike else None
 
-    def _marked(self) -> str | None:
-        """Returns what of the binding is left in the worker."""
+    def _marked(self, plane: ControlPlane) -> str | None:
+        """Returns what of the binding is left in a cluster."""
         left = []
-        for kind, key, body in self.worker.model.everything():
+        for kind, key, body in plane.model.everything():
             meta = body["metadata"]
             marks = [*(meta.get("labels") or {}), *(meta.get("annotations") or {}), *(meta.get("finalizers") or ())]
             ours = [mark for mark in marks if "kubeocean.io" in mark and mark != keys.TENANT_OF]

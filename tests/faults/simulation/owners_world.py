@@ -230,7 +230,7 @@ class OwnersWorld(KubeoceanWorld):
         return bool(self.worker.model.objects("rbac.authorization.k8s.io", "v1", "rolebindings", self.space))
 
     def _marked_besides(self, name: str) -> str | None:
-        found = self._marked()
+        found = self._marked(self.worker)
         left = [each for each in (found or "").removeprefix("left: ").split(", ") if each and not each.endswith(name)]
         return f"left: {', '.join(left)}" if left else None
 
