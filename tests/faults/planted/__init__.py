@@ -35,7 +35,7 @@ UNFINISHED = shutil.ignore_patterns("*.pyc.*")
 LONGEST = 3600.0
 """Seconds that a campaign in a copied tree may take."""
 DEFAULT_SEED = 1
-DEFAULT_SCHEDULES = 2350
+DEFAULT_SCHEDULES = 2500
 """The bounded campaign of `make test`: each write site with each kind of fault once, the other faults of each scenario once, and the write
 sites of pods in each scenario."""
 MOST_SCHEDULES = 6000
