@@ -1,6 +1,7 @@
 """Builds what clusters need, runs all tests in some pytest processes, most of them side by side, and prints a summary of all of them.
 
-Invariant: every test below tests/ is in exactly one part, and every part runs once; the exit code is 0 only when all parts passed.
+Invariant: every test module below tests/ is in exactly one part, or below a path of `NEVER`; every part runs once; the exit code is 0 only
+when all parts passed.
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 
 ALONE = ("tests/integration/runtime/test_scale.py", "tests/integration/runtime/test_thousand_nodes.py")
@@ -37,6 +37,8 @@ PARTS: Mapping[str, Sequence[str]] = {
     "edges": _EDGES,
     "conformance": ("tests/conformance",),
     "manager": ("tests/integration/manager",),
+    "attack": tuple(f"tests/faults/attack/{name}.py" for name in ("test_port", "test_worker", "test_worker_objects")),
+    "model": ("tests/faults/model/test_against_apiserver.py",),
     "campaign": ("tests/faults/test_campaign.py", "tests/faults/test_fleet.py", "tests/faults/test_shards.py"),
     "faults": (
         *(f"tests/faults/{name}" for name in ("simulation", "model/test_server.py", "model/test_patches.py")),
@@ -48,8 +50,13 @@ PARTS: Mapping[str, Sequence[str]] = {
     "alone": ALONE,
 }
 """Arguments of the pytest processes, those with clusters by their time, the longest first; each has separate clusters, which are removed
-when it exits. Of the faults, those that need no real cluster and are not judged by memory or time. No other tests run beside "alone": it
-loads the machine as far as possible, and compares that to times."""
+when it exits. "attack" compares the memory of its process and waits for most of its time, so it has a process of its own among these, and
+"faults" has what only computes. No other tests run beside "alone": it loads the machine as far as possible, and compares that to times."""
+NEVER: Mapping[str, str] = {
+    "tests/faults/cut": "outages and crashes with the periods that the APIs have by default take hours: python -m tests.faults.cut",
+    "tests/faults/soak": "minutes of load on a machine without other programs: python -m tests.faults.soak --minutes 30",
+}
+"""Folders, or modules, that are in no part, with the reason and the command that runs them."""
 SIDE_BY_SIDE = 4
 """Parts with clusters that run at the same time, as they wait for a part of their time. With three, the last of them had the machine alone
 for minutes, and used a third of it."""
@@ -77,16 +84,35 @@ _ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {
 """Of parts: a program of `ALONE` costs what it costs its users, its imports included, and has all cores; real kubelets take long on a busy
 machine, and their time is not judged."""
 Ended = tuple[int, list[str]]
-_NOT_TESTS = {"benchmarks", "support", "__pycache__"}
 _INTERRUPTED = 2
 _REASONS = 100
 """Lines of pytest about failed tests that the summary repeats: only the last part of a long output may be kept."""
 
 
-def left_out() -> set[str]:
-    """Returns folders of tests that are in no part."""
-    named = {Path(argument).parts[1] for argument in chain(*PARTS.values()) if argument.startswith("tests/")}
-    return {folder.name for folder in Path("tests").iterdir() if folder.is_dir()} - named - _NOT_TESTS
+def misplaced(modules: Iterable[str], parts: Mapping[str, Sequence[str]], never: Iterable[str]) -> list[str]:
+    """Returns a line for each test module that is in no part, or in more than one place, and for each path that contains none."""
+    modules, never = sorted(modules), tuple(never)
+    places = {module: [part for part, arguments in parts.items() if _runs(arguments, module)] for module in modules}
+    lines = [f"{module}: is in no part" for module, names in places.items() if not names and not _below(module, never)]
+    lines += [f"{module}: is in {' and '.join(names)}" for module, names in places.items() if len(names) > 1]
+    lines += [f"{module}: is in {names[0]} and in NEVER" for module, names in places.items() if names and _below(module, never)]
+    named = {argument.removeprefix("--ignore="): None for arguments in parts.values() for argument in arguments if "tests/" in argument}
+    empty = [path for path in [*never, *named] if not any(_below(module, [path]) for module in modules)]
+    return lines + [f"{path}: contains no test module" for path in empty]
+
+
+def _runs(arguments: Sequence[str], module: str) -> bool:
+    ignored = [argument.removeprefix("--ignore=") for argument in arguments if argument.startswith("--ignore=")]
+    return _below(module, [argument for argument in arguments if not argument.startswith("-")]) and not _below(module, ignored)
+
+
+def _below(module: str, paths: Iterable[str]) -> bool:
+    return any(Path(module).is_relative_to(path) for path in paths)
+
+
+def collected() -> list[str]:
+    """Returns the modules that pytest collects."""
+    return [str(path) for path in Path("tests").rglob("test_*.py")]
 
 
 def run(part: str, *, behind: bool = False) -> Ended:
@@ -147,8 +173,8 @@ def start(command: Sequence[str], environment: Mapping[str, str], *, behind: boo
 
 
 def main() -> int:
-    if left_out():
-        print(f"error: {', '.join(sorted(left_out()))} below tests/ is in no part; name it in {__file__}", file=sys.stderr)
+    if wrong := misplaced(collected(), PARTS, NEVER):
+        print("\n".join(f"error: {line}; correct {__file__}" for line in wrong), file=sys.stderr)
         return 2
     interrupted = threading.Event()
 
