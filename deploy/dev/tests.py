@@ -50,7 +50,7 @@ PARTS: Mapping[str, Sequence[str]] = {
     "alone": ALONE,
 }
 """Arguments of the pytest processes, those with clusters by their time, the longest first; each has separate clusters, which are removed
-when it exits. "attack" compares the memory of its process and waits for most of its time, so it has a process of its own among these, and
+when it exits. "attack" compares the memory of its process and waits for most of its time, so it is a separate process among these, and
 "faults" has what only computes. No other tests run beside "alone": it loads the machine as far as possible, and compares that to times."""
 NEVER: Mapping[str, str] = {
     "tests/faults/cut": "outages and crashes with the periods that the APIs have by default take hours: python -m tests.faults.cut",

@@ -44,6 +44,7 @@ OPENED_AT_ONCE: Final = 16
 """Connections to one server that are being opened at the same time."""
 _ERROR_BODY_LIMIT = 1 << 20
 _LONGEST_QUOTE = 4096
+_HIDDEN = b"(credentials)"
 
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
 """Seconds until the first probe, between probes, their number, and milliseconds for unacknowledged data."""
@@ -277,7 +278,7 @@ async def _complete(response: aiohttp.ClientResponse, call: Call) -> bytes:
 
 
 async def refusal(call: Call, response: aiohttp.ClientResponse, *, quote_plain: bool = False) -> ApiError:
-    """Returns the error for a response; its body is read and the connection released.
+    """Returns the error for a response, without the credentials of the request; its body is read and the connection released.
 
     `quote_plain` is for calls that the API server forwards to kubelets, which respond in plain text.
     """
@@ -285,10 +286,13 @@ async def refusal(call: Call, response: aiohttp.ClientResponse, *, quote_plain: 
         with unreachable(call.attempt):
             body = await response.content.read(_ERROR_BODY_LIMIT)
             rest = b"" if response.content.at_eof() else await response.content.read(_ERROR_BODY_LIMIT)
+    # Users and logs are shown the message, and a proxy may repeat the request in it.
+    credentials = response.request_info.headers.get("Authorization", "").rpartition(" ")[2].encode()
+    body = (body + rest).replace(credentials, _HIDDEN) if credentials else body + rest
     quoted = quote_plain and response.content_type == "text/plain" and len(body) <= _LONGEST_QUOTE
     plain = body.decode(errors="replace").strip() if quoted else ""
     retry_after = response.headers.get("Retry-After", "")
-    return status_error(call.attempt, body + rest, code=response.status, retry_after=retry_after, plain=plain)
+    return status_error(call.attempt, body, code=response.status, retry_after=retry_after, plain=plain)
 
 
 @contextmanager

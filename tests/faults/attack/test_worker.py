@@ -18,6 +18,7 @@ from itertools import count
 from typing import cast
 
 import pytest
+from prometheus_client import generate_latest
 
 from tests.faults.attack.memory import resident
 from tests.faults.attack.scene import TOKEN, VNODE, Scene, scene
@@ -27,7 +28,7 @@ from vkubelet.api.objects import NODES, Pod
 from vkubelet.client import rest, transport, watch
 from vkubelet.client.connection import Connection, Timeouts
 from vkubelet.client.rest import Client
-from vkubelet.errors import ApiError
+from vkubelet.errors import ApiError, VKubeletError
 from vkubelet.provider import LogOptions, ProviderError
 from vkubelet.testing.streams import MemoryIO
 
@@ -207,18 +208,51 @@ async def test_a_redirect_is_an_error_and_takes_no_credentials_along(status: int
         assert not thief.asked
 
 
-async def test_no_log_line_contains_the_credentials_whatever_the_worker_sends_back(caplog: pytest.LogCaptureFixture) -> None:
+PLANTED = "go-away-please"
+
+
+def texts(served: Scene) -> dict[str, str]:
+    """What others see of the process: Events, what it wrote to the hub, statuses of nodes and pods, and metrics."""
+    host = served.host
+    return {
+        "events": str(host.events.events),
+        "objects": str([body for path, body in served.hub.objects.items() if "/secrets/" not in path]),
+        "nodes": str(host.nodes),
+        "statuses": str([host.statuses, host.failed, host.annotations]),
+        "metrics": (generate_latest(host.metrics.registry) + generate_latest(host.metrics.provider)).decode(),
+    }
+
+
+async def test_no_text_contains_the_credentials_whatever_the_worker_sends_back(caplog: pytest.LogCaptureFixture) -> None:
+    """In a header, a message and a body: no log line, Event, status, metric or error repeats them. What is planted beside them arrives."""
     caplog.set_level(logging.DEBUG)
+    errors: list[str] = []
+
+    async def echo(asked: Asked, writer: asyncio.StreamWriter) -> bool:
+        text = f"you are {asked.headers.get('authorization')}"
+        body = {"kind": "Status", "code": 500, "message": f"{PLANTED} {text}", "details": {"name": text}}
+        writer.write(answer(500, json.dumps(body).encode(), X_Echo=text, Warning=f'299 - "{text}"'))
+        return True
+
     async with scene() as served:
+        served.worker.misbehave = echo
+        await eventually(lambda: "'Connected', 'status': 'False'" in texts(served)["objects"], "a condition states the problem")
+        conditions = texts(served)["objects"]
+        served.worker.misbehave = None
         await served.connected()
-
-        async def echo(asked: Asked, writer: asyncio.StreamWriter) -> bool:
-            text = f"you are {asked.headers.get('authorization')}"
-            writer.write(answer(403, json.dumps({"kind": "Status", "code": 403, "message": "no"}).encode(), X_Echo=text))
-            return True
-
+        pod = await served.start("web")
+        served.worker.misbehave = echo
+        command = served.provider.exec(pod.ref, "main", ["true"], MemoryIO(b""))
+        for call in (logs_of(served, pod), command, served.provider.stats_summary(VNODE), served.provider.delete_pod(pod.ref, 1.0)):
+            try:
+                await call
+            except VKubeletError as error:
+                errors.append(str(error))
         await attacked(served, echo)
-    assert TOKEN not in caplog.text
+        places = {**texts(served), "conditions": conditions, "log": caplog.text, "errors": " ".join(errors)}
+    assert {place for place, text in places.items() if PLANTED in text} == {"conditions", "errors", "events", "log"}
+    assert "kubeocean_" in places["metrics"] and VNODE in places["nodes"] and places["statuses"]
+    assert [place for place, text in places.items() if TOKEN in text] == []
 
 
 # --- Streams ----------------------------------------------------------------------------------------------------------------------------

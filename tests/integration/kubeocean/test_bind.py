@@ -351,6 +351,7 @@ async def test_a_binding_that_nobody_serves_ends_in_a_sentence_with_the_remedy(c
 async def test_what_a_helm_release_made_is_left_as_it_is_and_its_gaps_are_named(console: Console) -> None:
     bound = console.bound
     assert (await console.bind("--yes", "--timeout", "0")).code == 1
+    await warns_of_what_is_not_refused(console)
     role = await get(bound.worker, "role", "kubeocean-syncer", "-n", bound.mount)
     role["metadata"]["labels"]["app.kubernetes.io/managed-by"] = "Helm"
     role["rules"] = [rule for rule in role["rules"] if "pods" not in rule["resources"]]
@@ -360,3 +361,18 @@ async def test_what_a_helm_release_made_is_left_as_it_is_and_its_gaps_are_named(
     assert ran.code == 1 and f"create pods in namespace {bound.mount}: Runs the pods of the computing cluster" in ran.stderr
     kept = await get(bound.worker, "role", "kubeocean-syncer", "-n", bound.mount)
     assert kept["rules"] == role["rules"]
+
+
+async def warns_of_what_is_not_refused(console: Console) -> None:
+    """An admission policy of the release warns instead of denying, for a while."""
+    worker, kind, helm = console.bound.worker, "validatingadmissionpolicybindings", {"app.kubernetes.io/managed-by": "Helm"}
+    suffix = f"{console.bound.mount}-priorityclasses"
+    (guard,) = [each for each in await items(worker, kind) if each["spec"]["policyName"].endswith(suffix)]
+    name, before = guard["metadata"]["name"], guard["metadata"]["labels"]
+    for labels, action in ((helm, "Warn"), (before, "Deny")):
+        change = {"metadata": {"labels": labels}, "spec": {"validationActions": [action]}}
+        await worker.kubectl("patch", kind, name, "--type=merge", "-p", json.dumps(change))
+        if action == "Warn":
+            said = (await console.bind("--yes", "--timeout", "0")).stdout.decode()
+            assert "warning: spec.secretRef: the user of the kubeconfig can create PriorityClasses that preempt local pods" in said
+            assert "install the admission policies" in said and "run privileged pods" not in said

@@ -153,3 +153,9 @@ async def test_kubeconfig_that_verifies_nobody_is_refused(computing: Computing, 
     allowed = bind(kubeconfig=yaml.safe_dump(body), allowInsecureWorker=True)
     await eventually(lambda: refused.conditions().get("Ready") == ("False", "ValidationFailed"), f"{refused.body()}")
     await allowed.deployed()
+
+
+async def test_a_worker_without_admission_policies_is_reported_as_not_guarded(bind: MakeBinding) -> None:
+    binding = bind()
+    await eventually(lambda: binding.conditions().get("Guarded") == ("False", "NotRefused"), f"{binding.body()}")
+    assert "run privileged pods" in binding.message("Guarded") and "install the admission policies" in binding.message("Guarded")

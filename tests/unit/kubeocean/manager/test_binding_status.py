@@ -104,6 +104,18 @@ def test_rights_that_could_not_be_asked_for_stay_as_they_were_told() -> None:
     assert told(lost)["Permitted"] == ("False", "RightsMissing")
 
 
+def test_what_the_worker_does_not_refuse_is_named_in_a_condition_until_it_does() -> None:
+    gains = ["lease more than its policies allow", "create pods with any priority"]
+    open_ = patched(Seen(connected=True, missing=(), unguarded=gains, syncer=STARTS))
+    assert told(open_)["Guarded"] == ("False", "NotRefused")
+    message = next(each["message"] for each in open_["conditions"] if each["type"] == "Guarded")
+    assert all(gain in message for gain in gains) and "install the admission policies" in message
+    unknown_now = patched(Seen(connected=True, missing=(), syncer=STARTS), open_)
+    assert told(unknown_now)["Guarded"] == ("False", "NotRefused"), "a trial that could not be made changes nothing"
+    assert told(patched(Seen(connected=True, missing=(), unguarded=(), syncer=STARTS), open_))["Guarded"] == ("True", "Refused")
+    assert "Guarded" not in told(patched(Seen(connected=True, missing=(), syncer=STARTS)))
+
+
 RUNNING: Json = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
 OVERDUE = [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}]
 

@@ -49,6 +49,17 @@ def test_settings_appear_by_the_names_a_kubelet_has_for_them() -> None:
     assert kubelet_configuration(ServerSettings(main_port=False))["port"] == 0
 
 
+def test_configz_has_these_fields_alone_and_no_content_of_a_file() -> None:
+    """A further field is added here only if it is no secret; of keys and tokens not even the path is shown."""
+    settings = ServerSettings(certificate="files", certificate_file="/c.crt", key_file="/c.key", client_ca_file="/ca.crt")
+    shown = kubelet_configuration(settings)
+    assert set(shown) == {
+        *("enableServer", "address", "port", "serverTLSBootstrap", "authentication", "authorization", "streamingConnectionIdleTimeout"),
+        *("enableDebuggingHandlers", "enableProfilingHandler", "enableDebugFlagsHandler", "enableSystemLogHandler", "enableSystemLogQuery"),
+    }
+    assert set(shown["authentication"]) == {"x509", "webhook", "anonymous"} and "/c.key" not in str(shown)
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0s"), (1.5, "1.5s"), (30, "30s"), (300, "5m0s"), (14400, "4h0m0s"), (3725, "1h2m5s"), (0.25, "0.25s")]
 )
