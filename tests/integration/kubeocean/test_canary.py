@@ -90,17 +90,18 @@ async def test_secrets_and_tokens_of_pods_are_nowhere_but_in_secrets(common: Sce
     carrier = await stage.running("carrier")
     copy = await stage.until_physical("planted", bool, "there", kind="secrets")
     assert base64.b64decode(copy["data"]["word"]).decode() == planted
-    await _provoke_errors(stage, planted)
+    errors = await _provoke_errors(stage, planted)
     tokens = {base64.b64decode(value).decode() for each in await _token_secrets(stage) for value in each["data"].values()}
     assert tokens and any(virtual_uid(each) == carrier["metadata"]["uid"] for each in await _token_secrets(stage))
     secrets = {face for secret in (planted, *tokens, *_private_key(bound)) for face in faces(secret)}
 
-    places = {**await open_places(bound, common.program), "metrics": metrics(bound)}
+    places = {**await open_places(bound, common.program), "metrics": metrics(bound), "errors": errors}
     for place, word in {
         "log": stage.namespace,
         "home events": "refused-there",
         "worker pods": "carrier",
         "metrics": "vkubelet_pods",
+        "errors": "nobody",
     }.items():
         assert word in places[place], f"the search does not see {place}"
     assert [str(leak) for leak in leaks(places, secrets)] == []
@@ -117,8 +118,8 @@ def _uses_secret(name: str) -> dict[str, Any]:
     return {"containers": [container], "volumes": [{"name": "s", "secret": {"secretName": name}}]}
 
 
-async def _provoke_errors(stage: Stage, planted: str) -> None:
-    """Every way in which a Secret can fail to reach its pod, and the errors of the kubelet port."""
+async def _provoke_errors(stage: Stage, planted: str) -> str:
+    """Every way in which a Secret can fail to reach its pod, and the errors of the kubelet port; returns what kubectl shows of these."""
     await stage.create("misses", **_uses_secret("missing"))
     # The copy's name is taken by somebody else, who holds the same word.
     taken = {"name": stage.physical_name("taken"), "namespace": stage.bound.mount}
@@ -145,9 +146,12 @@ async def _provoke_errors(stage: Stage, planted: str) -> None:
     copy = stage.physical_name("planted")
     await stage.there.patch("secrets", copy, {"data": {"word": None, "more": "eA=="}}, namespace=stage.bound.mount)
     await stage.until_physical("planted", lambda found: "word" in found["data"] and "more" not in found["data"], "mended", kind="secrets")
+    shown = ""
     for arguments in (("logs", "carrier", "-c", "nobody"), ("exec", "carrier", "--", "echo", planted)):
-        with pytest.raises(CommandFailed):
+        with pytest.raises(CommandFailed) as failed:
             await stage.bound.hub.kubectl(*arguments, "-n", stage.namespace)
+        shown += failed.value.stderr
+    return shown
 
 
 async def _token_secrets(stage: Stage) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 
@@ -17,6 +18,12 @@ def test_every_test_module_is_in_one_part_or_in_the_list_of_those_in_none(monkey
     monkeypatch.chdir(ROOT)
     modules = TESTS["collected"]()
     assert len(modules) > 500 and not TESTS["misplaced"](modules, TESTS["PARTS"], TESTS["NEVER"])
+
+
+def test_each_claim_about_security_is_tested_by_a_part() -> None:
+    page = (ROOT / "docs" / "explanation" / "security-claims.md").read_text()
+    named = {f"tests/{path}" for path in re.findall(r"`([\w/]+\.py)::test_", page)}
+    assert len(named) > 40 and not [path for path in named if not any(TESTS["_runs"](part, path) for part in TESTS["PARTS"].values())]
 
 
 def test_what_no_part_runs_has_a_reason_and_a_command() -> None:
