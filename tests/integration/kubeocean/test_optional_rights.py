@@ -13,7 +13,7 @@ from tests.support.stage import Stage
 STREAMS = ["pods/exec", "pods/attach", "pods/portforward"]
 
 
-async def test_without_the_rights_of_streams_logs_are_shown_and_the_worker_refuses_commands(stage: Stage) -> None:
+async def test_without_the_rights_of_streams_logs_are_shown_and_commands_refused(stage: Stage) -> None:
     bound, kubectl = stage.bound, Kubectl(stage.bound.hub, stage.namespace)
     name = f"kubeocean-syncer-{bound.name}"
     role = await get(bound.worker, "role", name, "-n", bound.mount)
