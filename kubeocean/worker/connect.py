@@ -279,6 +279,9 @@ async def _another_cluster(worker: Client, mount: Mount, nodes: Collection[str])
         return Failure(
             SYNCER_FAILED, "spec.secretRef: the kubeconfig's user may not list nodes, which identify the cluster; grant that right"
         )
+    except ApiError as error:
+        text = f"spec.secretRef: cannot list the nodes of the worker cluster, which identify it: {error}; check its API server"
+        return Failure(CONNECTIVITY_FAILED, text, Outcome.UNSERVED)
     if any(node.metadata.uid in nodes for node in listed):
         return None
     text = f"the kubeconfig leads to another cluster: it has none of this binding's nodes, and no mark of it on namespace {mount.namespace}"

@@ -18,6 +18,7 @@ T = TypeVar("T", bound=KubeObject)
 
 _YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The parser of libyaml takes a tenth of the time; a PyYAML that was built without it still works."""
+_SERVER = "the server"
 _INITIAL_END = "k8s.io/initial-events-end"
 _CLASSES: dict[int, type[errors.ApiError]] = {
     401: errors.Unauthorized,
@@ -41,11 +42,12 @@ class EventType(enum.Enum):
 
 @frozen
 class ObjectList(Generic[T]):
-    """A list, or one page of it; `continue_` is empty on the last page."""
+    """A list, or one page of it; `continue_` is empty on the last page. `kind` is that of the list, if it has one."""
 
     items: Sequence[T]
     resource_version: str = ""
     continue_: str = ""
+    kind: str = ""
 
 
 @frozen
@@ -71,8 +73,10 @@ class _ListMeta(msgspec.Struct, frozen=True, gc=False):
 
 
 class _List(msgspec.Struct, frozen=True, gc=False):
+    # Without `items` it is no list, and not an empty one: every object would count as deleted.
+    items: list[msgspec.Raw] | None
     metadata: _ListMeta = _ListMeta()
-    items: list[msgspec.Raw] | None = None
+    kind: str = ""
 
 
 class _Marker(msgspec.Struct, frozen=True, gc=False):
@@ -112,25 +116,25 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _TYPES = {each.value: each for each in EventType}
 
 
-def decode_object(head: type[T], data: bytes) -> T:
-    """Decodes one object. Raises ServerError when the data is none."""
+def decode_object(head: type[T], data: bytes, *, attempt: str = "", server: str = _SERVER) -> T:
+    """Decodes one object. Raises ServerError, of this attempt and server, when the data is none."""
     try:
         return head.decode(data)
     except _UNREADABLE as error:
-        raise _unreadable(head, error) from error
+        raise _unreadable(attempt or f"decode {head.__name__}", server, error) from error
 
 
-def decode_list(head: type[T], data: bytes) -> ObjectList[T]:
+def decode_list(head: type[T], data: bytes, *, attempt: str = "", server: str = _SERVER) -> ObjectList[T]:
     """Decodes a list or one page of it. Raises ServerError when the data is none."""
     try:
         page = _list(data)
         items = [head.decode(item) for item in page.items or ()]
     except _UNREADABLE as error:
-        raise _unreadable(head, error) from error
-    return ObjectList(items, page.metadata.resource_version, page.metadata.continue_)
+        raise _unreadable(attempt or f"decode {head.__name__}", server, error) from error
+    return ObjectList(items, page.metadata.resource_version, page.metadata.continue_, page.kind)
 
 
-def decode_event(head: type[T], line: bytes) -> WatchEvent[T]:
+def decode_event(head: type[T], line: bytes, *, attempt: str = "", server: str = _SERVER) -> WatchEvent[T]:
     """Decodes one line of a watch.
 
     Raises Expired or another ApiError for an ERROR event, ServerError when the line is no event.
@@ -139,14 +143,14 @@ def decode_event(head: type[T], line: bytes) -> WatchEvent[T]:
         envelope = _envelope(line)
         type_ = _TYPES.get(envelope.type)
         if type_ is None:
-            raise status_error(f"watch {head.__name__}", bytes(envelope.object))
+            raise status_error(attempt or f"watch {head.__name__}", bytes(envelope.object))
         event = WatchEvent(type_, head.decode(envelope.object))
         if type_ is EventType.BOOKMARK:
             annotations = _marker(envelope.object).metadata.annotations
             return WatchEvent(type_, event.object, annotations.get(_INITIAL_END) == "true")
         return event
     except _UNREADABLE as error:
-        raise _unreadable(head, error) from error
+        raise _unreadable(attempt or f"decode {head.__name__}", server, error) from error
 
 
 def decode_json(data: bytes) -> Json:
@@ -212,9 +216,9 @@ def _class_of(code: int, reason: str) -> type[errors.ApiError]:
     return _CLASSES.get(code, errors.Invalid if 400 <= code < 500 else errors.ApiError)
 
 
-def _unreadable(head: type[KubeObject], error: Exception) -> errors.ServerError:
+def _unreadable(attempt: str, server: str, error: Exception) -> errors.ServerError:
     sentence = str(error) if isinstance(error, msgspec.ValidationError) else "it is not valid JSON"
-    return errors.ServerError(f"decode {head.__name__}", f"the server's response cannot be decoded: {sentence}")
+    return errors.ServerError(attempt, f"the response of {server} cannot be decoded: {sentence}")
 
 
 def decode_yaml(text: str | bytes) -> Any:

@@ -10,14 +10,15 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import Protocol, Self, TypeVar, cast
+from typing import Protocol, Self, TypeVar
 
 import aiohttp
-from attrs import frozen
+from attrs import evolve, frozen
 
-from vkubelet.api.codec import ObjectList, WatchEvent, decode_json, decode_list, decode_object, encode_json
+from vkubelet.api.codec import ObjectList, WatchEvent, decode_object, encode_json
 from vkubelet.api.objects import Json, JsonView, Key, KubeObject, ObjectMeta, PodRef, Resource
 from vkubelet.client.connection import Connection
+from vkubelet.client.responses import METADATA_ONLY, Requested, by_name, kind_of, to_list, to_object
 from vkubelet.client.transport import JSON, Call, Transport, gathered
 from vkubelet.client.watch import watch, watch_params
 from vkubelet.clock import Clock, SystemClock
@@ -76,13 +77,17 @@ class PatchKind(enum.Enum):
 
 @frozen
 class _Change:
-    """A write and its target; `path` only when it is not the object's own."""
+    """A write and its target; `path` only when it is not the object's own.
+
+    `named` is False where the response is no object with a name: to a review, an eviction, or a request for a token.
+    """
 
     verb: str
     method: str
     key: Key
     subresource: str
     path: str = ""
+    named: bool = True
 
 
 class Client:
@@ -151,8 +156,8 @@ class Client:
     async def get(self, resource: Resource[T], ref: Ref) -> T:
         key = _key(ref)
         path = resource.path(key.namespace, key.name)
-        data = await self._read(Call("GET", path, f"get {resource} {key}", "get", resource.plural))
-        return decode_object(resource.head, data)
+        call = Call("GET", path, f"get {resource} {key}", "get", resource.plural)
+        return to_object(resource, await self._read(call), self._requested(call.attempt, resource, key.namespace, key.name))
 
     async def list(self, resource: Resource[T], where: Selection = Selection()) -> ObjectList[T]:
         """Lists all objects as of one moment, read in pages from etcd, so never older than the call."""
@@ -185,7 +190,8 @@ class Client:
         namespace = namespace or metadata.get("namespace", "")
         key = Key(namespace, parent or metadata.get("name") or metadata.get("generateName", ""))
         path = resource.path(namespace, parent, subresource) if parent else resource.path(namespace)
-        return await self._change(resource, _Change("create", "POST", key, subresource, path), body)
+        named = bool(key.name) and not subresource
+        return await self._change(resource, _Change("create", "POST", key, subresource, path, named=named), body)
 
     async def patch(
         self, resource: Resource[T], ref: Ref, change: JsonView, *, subresource: str = "", kind: PatchKind = PatchKind.STRATEGIC
@@ -239,9 +245,10 @@ class Client:
             resource.plural,
             (*where.params(), *watch_params(since, initial=initial)),
             compressed=False,
-            accept=where.accept("PartialObjectMetadata"),
+            accept=where.accept(METADATA_ONLY),
         )
-        return watch(self.transport, call, resource.head)
+        requested = self._requested(call.attempt, resource, where.namespace, by_name(where.fields))
+        return watch(self.transport, call, resource, requested=requested)
 
     @asynccontextmanager
     async def stream(self, path: str, params: Params = (), *, compressed: bool = False) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -267,18 +274,18 @@ class Client:
             params.append(("limit", str(limit)))
         if token:
             params.append(("continue", token))
-        path, attempt, accept = resource.path(where.namespace), f"list {resource}", where.accept("PartialObjectMetadataList")
+        path, attempt, accept = resource.path(where.namespace), f"list {resource}", where.accept(f"{METADATA_ONLY}List")
         call = Call("GET", path, attempt, "list", resource.plural, params, longest=LONGEST_PAGE, accept=accept)
-        return decode_list(resource.head, await self._read(call))
+        return to_list(resource, await self._read(call), self._requested(attempt, resource, where.namespace, by_name(where.fields)))
 
-    async def _change(self, resource: Resource[T], change: _Change, body: object, *, content_type: str = "application/json") -> T:
+    async def _change(self, resource: Resource[T], change: _Change, body: JsonView, *, content_type: str = "application/json") -> T:
         params = [("fieldManager", self.field_manager)]
         if self._dry:
             params.append(("dryRun", "All"))
         if change.verb == "apply":
             params.append(("force", "true"))
         if change.verb != "patch" and not (change.verb == "create" and change.subresource):
-            body = {"apiVersion": resource.api_version, "kind": resource.kind, **cast(JsonView, body)}
+            body = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
         target = f"{resource}/{change.subresource}" if change.subresource else str(resource)
         call = Call(
             change.method,
@@ -291,9 +298,16 @@ class Client:
             content_type,
         )
         answer = await self._write(call)
-        # The response to an eviction is a Status instead of an object.
-        plain = bool(change.path and change.subresource) and decode_json(answer).get("kind") == "Status"
-        return decode_object(resource.head, b"{}" if plain else answer)
+        requested = self._requested(call.attempt, resource, change.key.namespace)
+        if not change.named:
+            plain = kind_of(answer) == "Status"
+            return decode_object(resource.head, b"{}" if plain else answer, attempt=call.attempt, server=requested.server)
+        # A name that the server completes (generateName) is not known here.
+        is_open = change.verb == "create" and not body["metadata"].get("name")
+        return to_object(resource, answer, requested if is_open else evolve(requested, name=change.key.name))
+
+    def _requested(self, attempt: str, resource: Resource[T], namespace: str, name: str = "") -> Requested:
+        return Requested(self.connection.url, attempt, namespace if resource.namespaced else "", name)
 
     async def _read(self, call: Call) -> bytes:
         return await self.transport.fetch(call, self.connection.timeouts.read)

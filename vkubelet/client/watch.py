@@ -9,8 +9,9 @@ from typing import TypeVar
 
 import aiohttp
 
-from vkubelet.api.codec import WatchEvent, decode_event
-from vkubelet.api.objects import KubeObject
+from vkubelet.api.codec import WatchEvent
+from vkubelet.api.objects import KubeObject, Resource
+from vkubelet.client.responses import Requested, to_event
 from vkubelet.client.transport import Call, Transport, chunks
 from vkubelet.errors import ServerError, Unreachable
 
@@ -62,7 +63,7 @@ def watch_params(since: str, *, initial: bool) -> list[tuple[str, str]]:
     return params
 
 
-async def watch(transport: Transport, call: Call, head: type[T]) -> AsyncGenerator[WatchEvent[T], None]:
+async def watch(transport: Transport, call: Call, resource: Resource[T], *, requested: Requested) -> AsyncGenerator[WatchEvent[T], None]:
     """Yields the events of one stream; returns when the server closes it.
 
     Raises Expired (also as the first response), another ApiError (also for an incomplete event), or Unreachable when the stream is
@@ -74,7 +75,7 @@ async def watch(transport: Transport, call: Call, head: type[T]) -> AsyncGenerat
     async with transport.open(call, timeout) as response:
         async for chunk in chunks(response, call.attempt):
             for line in splitter.feed(chunk):
-                yield decode_event(head, line)
+                yield to_event(resource, line, requested)
             if splitter.held > LONGEST_EVENT:
                 raise ServerError(call.attempt, f"the server sent an event of more than {LONGEST_EVENT} bytes")
     if splitter.pending:

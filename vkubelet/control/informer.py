@@ -267,6 +267,11 @@ class Informer(Generic[T]):
         # An object that the abandoned stream delivered may have been deleted since; no event would ever remove it.
         self._begin_list()
         listing = await self._client.list(self._resource, self._where)
+        if not listing.resource_version:
+            server = self._client.connection.url
+            raise ServerError(
+                f"list {self._resource}", f"{server} responded with a list without resourceVersion, which no watch can continue"
+            )
         if streamed is _Streamed.INCOMPLETE:
             _only_pages.add(self._client.transport)
         for obj in listing.items:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, ClusterBinding, ResourceLeasingPolicy
+from tests.faults.attack.bindings import FIXED, Step, gone_through
 from tests.faults.attack.schemas import WRONG, Place, places, spec_schema, values, with_unknown_fields
 from tests.unit.kubeocean.builders import unknown
 from tests.unit.kubeocean.world import Process, World, policy_body, process
@@ -136,5 +137,49 @@ def test_a_policy_that_is_valid_again_has_the_effect_of_a_new_one() -> None:
     @given(before=st.lists(POLICY | WRONG_POLICY, max_size=4), last=SOUND_POLICY)
     def converges(before: list[Json], last: Json) -> None:
         assert asyncio.run(declared([*before, last])) == asyncio.run(declared([last]))
+
+    converges()
+
+
+BINDING = SPECS["ClusterBinding"].map(lambda spec: {**spec, **FIXED})
+ANY_BINDING = st.tuples(BINDING | SPECS["ClusterBinding"], st.none())
+"""Also of another identity, and with a Secret that does not exist."""
+WRONG_BINDING = st.builds(
+    lambda spec, case: (case[1].put(spec, case[2]), case[1]),
+    BINDING,
+    st.sampled_from([each for each in CASES if each[0] == "ClusterBinding"]),
+)
+SOUND_BINDING = BINDING.map(
+    lambda spec: {name: value for name, value in spec.items() if name not in ("nodeSelector", "namespaceMapping")}
+).filter(lambda spec: not parsed("ClusterBinding", spec).validate())
+"""Of every node, without which there would be nothing to compare, and of the one mapping that can change while a pod runs."""
+
+
+def is_reported(step: Step, place: Place | None) -> bool:
+    """Whether an invalid spec is refused, or reported in the status, with the field; and a sound one is served."""
+    if step.refused:
+        parts = str(place).split("[")[0].split(".")
+        return place is not None and any(".".join(parts[:length]) in step.refused for length in range(2, len(parts) + 1))
+    found = parsed("ClusterBinding", step.spec)
+    problems, message = found.validate(), step.ready["message"]
+    if problems:
+        return step.ready["status"] == "False" and all(problem.field in message for problem in problems)
+    if found.identity != keys.Identity(FIXED["clusterID"], FIXED["mountNamespace"]):
+        return step.ready["status"] == "False" and ("spec.clusterID" in message or "spec.namespaceMapping" in message)
+    if {"name": found.secret.name, "namespace": found.secret.namespace} != FIXED["secretRef"] or not found.allow_insecure_worker:
+        return step.ready["status"] == "False" and "spec.secretRef" in message
+    return step.ready["status"] == "True"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("strict", [True, False], ids=["refused-by-the-schema", "admitted-by-an-older-schema"])
+def test_a_binding_that_is_valid_again_is_served_as_a_new_one(strict: bool) -> None:
+    @settings(QUICK, max_examples=25)
+    @given(before=st.lists(ANY_BINDING | WRONG_BINDING, max_size=4), last=SOUND_BINDING)
+    def converges(before: list[tuple[Json, Place | None]], last: Json) -> None:
+        changed = gone_through([*(spec for spec, _ in before), last], strict=strict)
+        for step, (_, place) in zip(changed.steps, [*before, (last, None)], strict=True):
+            assert is_reported(step, place), f"{place}: {step}"
+        assert changed.result == gone_through([], first=last, strict=strict).result
 
     converges()

@@ -20,6 +20,7 @@ from typing import cast
 import pytest
 from prometheus_client import generate_latest
 
+from tests.faults.attack.answers import CHUNKED, chunk
 from tests.faults.attack.memory import resident
 from tests.faults.attack.scene import TOKEN, VNODE, Scene, scene
 from tests.faults.attack.worker import POURED, Asked, Misbehave, Worker, answer, node, working
@@ -47,12 +48,7 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "LONGEST_EVENT", MOST, raising=False)
 
 
-CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 CLOSED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
-
-
-def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def endless(worker: Worker, head: bytes, piece: bytes) -> Misbehave:

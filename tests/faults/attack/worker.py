@@ -48,7 +48,20 @@ class Asked:
         return "log" if last == "log" else "list" if last in _PLURALS else "get"
 
 
-_PLURALS = {"nodes", "pods", "resourceleasingpolicies", "configmaps", "secrets", "persistentvolumeclaims", "csinodes", "events"}
+_PLURALS = {
+    "nodes",
+    "pods",
+    "resourceleasingpolicies",
+    "configmaps",
+    "secrets",
+    "persistentvolumeclaims",
+    "csinodes",
+    "events",
+    "services",
+    "endpointslices",
+    "networkpolicies",
+    "namespaces",
+}
 
 Misbehave = Callable[[Asked, asyncio.StreamWriter], Awaitable[bool]]
 """Answers a request, or returns False when an honest answer is to follow."""

@@ -85,7 +85,7 @@ class KubeoceanWorld(World):
         self.hub, self.worker = ControlPlane(self, "hub"), ControlPlane(self, "worker")
         self.kubelets = Kubelets(self, self.worker)
         self.hub.publish_client_ca()
-        self.hub.model.define(definition(crds.CLUSTERBINDINGS))
+        self.hub.model.define(self.defined())
         self.worker.model.define(definition(crds.POLICIES))
         for plane, namespace in ((self.hub, keys.NAMESPACE), (self.hub, keys.FAKE_NAMESPACE), (self.worker, MOUNT)):
             plane.model.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}}, user="admin")
@@ -111,6 +111,10 @@ class KubeoceanWorld(World):
         self.kubelets.run()
         for number in range(self.replicas.get(self.scenario, 1)):
             self.start(f"kubeocean{number or ''}")
+
+    def defined(self) -> Body:
+        """Returns the CustomResourceDefinition of ClusterBindings."""
+        return definition(crds.CLUSTERBINDINGS)
 
     def make(self, role: str) -> Runs:
         own = self.own_settings()

@@ -117,7 +117,8 @@ async def test_a_pair_is_read_back_from_its_secret_beside_other_entries() -> Non
 
 async def test_an_entry_of_a_secret_that_does_not_decode_is_left_out() -> None:
     api = MergingApi()
-    api.put("/api/v1/namespaces/fleet-system/secrets/pair", {"metadata": {"name": "pair"}, "data": {"tls.crt": "%", "tls.key": "YQ=="}})
+    meta = {"name": "pair", "namespace": "fleet-system"}
+    api.put("/api/v1/namespaces/fleet-system/secrets/pair", {"metadata": meta, "data": {"tls.crt": "%", "tls.key": "YQ=="}})
     assert await PairSecret(api.client(), Key("fleet-system", "pair")).load() == {"tls.key": b"a"}
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from vkubelet.api.codec import EventType, ObjectList, WatchEvent, encode_json
 from vkubelet.api.objects import PODS, Key, Pod
+from vkubelet.client.connection import Connection
 from vkubelet.control import informer as module
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.store import Store
@@ -37,6 +38,7 @@ class Api:
         self.objects: dict[Key, Pod] = {}
         self.version = 0
         self._log: list[WatchEvent[Pod]] = []
+        self.connection = Connection("https://hub.invalid")
         self._broken = broken
         self._news = asyncio.Event()
         self.away = False
@@ -73,7 +75,7 @@ class Api:
     async def request(self, *_: object, **__: object) -> bytes:
         if self.away:
             raise Unreachable("get pods", "connection refused")
-        return encode_json({"metadata": {"resourceVersion": str(self.version)}})
+        return encode_json({"metadata": {"resourceVersion": str(self.version)}, "items": []})
 
     async def list(self, *_: object, **__: object) -> ObjectList[Pod]:
         return ObjectList(list(self.objects.values()), str(self.version))
