@@ -26,21 +26,23 @@ def chunk(data: bytes) -> bytes:
 
 @frozen
 class Wrong:
-    """Answers the requests of one kind, `list`, `watch` or `get`; `reported` is part of the error that a client makes of it."""
+    """Answers the requests of one kind, `list`, `watch`, `get` or `write`; `reported` is part of the error that a client makes of it."""
 
     asked: str
     body: Callable[[Asked], Any]
     reported: str
+    at: str = ""
+    """The end of the paths of these requests, "" for all."""
 
     def misbehave(self) -> Misbehave:
         """Returns the attack. A list is asked for only where the server sends no initial events."""
 
         async def misbehave(asked: Asked, writer: asyncio.StreamWriter) -> bool:
-            if asked.kind == self.asked:
+            if asked.kind == self.asked and asked.path.endswith(self.at):
                 data = json.dumps(self.body(asked)).encode()
                 writer.write(CHUNKED + chunk(data + b"\n") if asked.kind == "watch" else answer(200, data))
                 return True
-            if asked.kind == "watch":
+            if asked.kind == "watch" and self.asked == "list":
                 code = 410 if asked.query.get("resourceVersion") else 400
                 writer.write(answer(code, json.dumps({"kind": "Status", "code": code, "message": "no initial events"}).encode()))
                 return True
@@ -89,3 +91,12 @@ WRONG: Mapping[str, Wrong] = {
     "an-object-of-another-name": Wrong("get", lambda asked: {"metadata": {"name": STRANGER, "uid": STRANGER}}, f"{STRANGER} instead of"),
     "an-object-without-metadata": Wrong("get", lambda asked: nameless(secret()), "without a name"),
 }
+_OTHER = nameless(secret()) | {"metadata": secret()["metadata"]}
+WRITES: Mapping[str, Wrong] = {
+    "an-array": Wrong("write", lambda asked: [], "Expected `object`, got `array`", "/pods"),
+    "a-status": Wrong("write", lambda asked: STATUS, "responded with a Status instead of", "/pods"),
+    "another-kind": Wrong("write", lambda asked: secret(), "responded with a Secret instead of", "/pods"),
+    "another-name": Wrong("write", lambda asked: _OTHER, f"{STRANGER}/{STRANGER} instead of", "/pods"),
+    "nothing": Wrong("write", lambda asked: {}, "without a name", "/pods"),
+}
+"""Responses to the creation of a pod, which is not executed."""

@@ -5,14 +5,17 @@ Invariant: each attack is answered to many requests, from the start of a connect
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
 
 from tests.faults.attack import scene as scenes
-from tests.faults.attack.answers import CONTENT, STRANGER, WRONG
+from tests.faults.attack.answers import CONTENT, STRANGER, WRITES, WRONG
 from tests.faults.attack.scene import VNODE, Scene, scene
+from tests.faults.attack.worker import Asked
 from tests.support.program import eventually
+from vkubelet.errors import ApiError
 
 TIMES = 12
 """Requests that are answered like this, or as many as a process makes that waits longer after each."""
@@ -59,3 +62,27 @@ async def test_an_answer_of_another_kind_changes_nothing_and_is_reported(name: s
         await served.start("after")
         nothing_passed(served)
         assert STRANGER not in published(served) or wrong.asked == "get"
+
+
+def is_creation(asked: Asked) -> bool:
+    return asked.method == "POST" and asked.path.endswith("/pods")
+
+
+@pytest.mark.parametrize("name", WRITES)
+async def test_a_write_that_is_answered_with_something_else_is_repeated(name: str) -> None:
+    wrong = WRITES[name]
+    async with scene() as served:
+        await served.connected()
+        begun = len(served.worker.asked)
+        served.worker.misbehave = wrong.misbehave()
+        starting = asyncio.create_task(served.start("web"))
+        await eventually(lambda: served.alive() and sum(map(is_creation, served.worker.asked[begun:])) >= 3, "attacked")
+        pod = next(pod for pod in served.host.pods)
+        with pytest.raises(ApiError) as error:
+            await served.provider.sync_pod(pod)
+        assert served.worker.url in str(error.value) and wrong.reported in str(error.value)
+        nothing_passed(served)
+        served.worker.misbehave = None
+        await starting
+        nothing_passed(served)
+        assert STRANGER not in published(served)

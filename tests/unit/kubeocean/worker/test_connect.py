@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from kubeocean.binding.conditions import CONNECTIVITY_FAILED
 from kubeocean.model.crds import ClusterBinding
-from kubeocean.worker.connect import changed_identity, older_of_like_id, older_that_overlaps
-from tests.unit.kubeocean.builders import unknown
+from kubeocean.worker.cluster import Mount
+from kubeocean.worker.connect import changed_identity, older_of_like_id, older_that_overlaps, prove
+from tests.support.memory_api import MemoryApi
+from tests.unit.kubeocean.builders import OWNER, unknown
 from vkubelet.api.objects import Unknown
+from vkubelet.client.transport import Call
+from vkubelet.errors import Forbidden, ServerError
 
 EARLY, LATE = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 
@@ -108,3 +113,18 @@ def test_another_mapping_is_no_changed_identity_and_the_accepted_one_is_served()
     changed["metadata"]["annotations"] = {"kubeocean.io/accepted-as": "a_uid-one_mnt"}
     found = ClusterBinding.parse(unknown(changed))
     assert changed_identity(found) is None and found.mapping == "Single" and found.requested_mapping == "PerNamespace"
+
+
+class FailingList(MemoryApi):
+    """A worker that refuses its namespace, and fails to list its nodes."""
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        if call.path == "/version":
+            return b"{}"
+        raise ServerError(call.attempt, "etcd") if call.path.endswith("/nodes") else Forbidden(call.attempt, "no")
+
+
+async def test_a_worker_that_cannot_list_its_nodes_is_named_as_the_cause() -> None:
+    failure = await prove(FailingList().client(), Mount(OWNER, "mnt"), hold=None, nodes={"uid-of-node-1"})
+    assert failure is not None and failure.reason == CONNECTIVITY_FAILED
+    assert "cannot list the nodes of the worker cluster" in failure.message and "check its API server" in failure.message
