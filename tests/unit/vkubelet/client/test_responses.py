@@ -92,6 +92,15 @@ def test_an_event_of_something_else_is_an_error(obj: object, reported: str) -> N
     assert URL in str(error.value) and reported in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "head", ['"kind":"Secret",', '"apiVersion":"v1","kind":"Secret",', '"apiVersion":"v1", "kind" : "Secret",', '"a":{},"kind":"Secret",']
+)
+def test_the_kind_of_an_event_is_found_wherever_it_is(head: str) -> None:
+    line = f'{{"type":"ADDED","object":{{{head}"metadata":{json.dumps(META)}}}}}'.encode()
+    with pytest.raises(ServerError, match="a Secret instead of a Pod"):
+        to_event(PODS, line, ALL)
+
+
 def test_events_are_read_as_before() -> None:
     partial = data({"type": "MODIFIED", "object": {"kind": "PartialObjectMetadata", "metadata": META}})
     assert to_event(CONFIGMAPS, partial, ALL).object.key == ("default", "web")
