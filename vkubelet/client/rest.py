@@ -79,7 +79,7 @@ class PatchKind(enum.Enum):
 class _Change:
     """A write and its target; `path` only when it is not the object's own.
 
-    `named` is False where the response is no object with a name: to a review, an eviction, or a request for a token.
+    `named` is False where the name in the response is not known: of a review, an eviction, a token, or a name that the server completes.
     """
 
     verb: str
@@ -190,7 +190,7 @@ class Client:
         namespace = namespace or metadata.get("namespace", "")
         key = Key(namespace, parent or metadata.get("name") or metadata.get("generateName", ""))
         path = resource.path(namespace, parent, subresource) if parent else resource.path(namespace)
-        named = bool(key.name) and not subresource
+        named = bool(metadata.get("name")) and not subresource
         return await self._change(resource, _Change("create", "POST", key, subresource, path, named=named), body)
 
     async def patch(
@@ -300,11 +300,9 @@ class Client:
         answer = await self._write(call)
         requested = self._requested(call.attempt, resource, change.key.namespace)
         if not change.named:
-            plain = kind_of(answer) == "Status"
+            plain = change.subresource and kind_of(answer) == "Status"
             return decode_object(resource.head, b"{}" if plain else answer, attempt=call.attempt, server=requested.server)
-        # A name that the server completes (generateName) is not known here.
-        is_open = change.verb == "create" and not body["metadata"].get("name")
-        return to_object(resource, answer, requested if is_open else evolve(requested, name=change.key.name))
+        return to_object(resource, answer, evolve(requested, name=change.key.name))
 
     def _requested(self, attempt: str, resource: Resource[T], namespace: str, name: str = "") -> Requested:
         return Requested(self.connection.url, attempt, namespace if resource.namespaced else "", name)

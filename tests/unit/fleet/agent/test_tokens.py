@@ -21,7 +21,8 @@ KEY = Key("fleet-system", "hub-token")
 
 
 def put(api: MemoryApi, token: str) -> None:
-    api.put(PATH, {"metadata": {"name": "hub-token"}, "data": {"token": base64.b64encode(token.encode()).decode()}})
+    meta = {"name": KEY.name, "namespace": KEY.namespace}
+    api.put(PATH, {"metadata": meta, "data": {"token": base64.b64encode(token.encode()).decode()}})
 
 
 def token_until(seconds: float, clock: ManualClock) -> str:
