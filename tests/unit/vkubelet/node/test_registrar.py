@@ -58,7 +58,8 @@ class Scene:
         metadata = {"name": "worker-1", "uid": "u", "labels": labels or {}, "annotations": annotations or {}}
         self.api.put(NODE, {"metadata": metadata, "spec": {}, "status": status})
         if renewed:
-            self.api.put(LEASE, {"metadata": {"name": "worker-1"}, "spec": {"renewTime": rfc3339_micro(self.clock.now())}})
+            meta = {"name": "worker-1", "namespace": "kube-node-lease"}
+            self.api.put(LEASE, {"metadata": meta, "spec": {"renewTime": rfc3339_micro(self.clock.now())}})
         client, nodes = server or self.api.client(), DeclaredNodes(self.clock)
         settings, metrics = LeaseSettings(), Metrics(CollectorRegistry())
         parts: dict[str, Any] = {
