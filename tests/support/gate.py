@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 import yaml
 from aiohttp import web
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 from yarl import URL
 
 from tests.support.beside import Beside
@@ -59,10 +59,11 @@ class _Trap:
 
 @define(eq=False)
 class Active:
-    """A trouble that is on. `met`: how many requests it befell, as `METHOD PATH`."""
+    """A trouble that is on. `met`: the requests it befell, as `METHOD PATH`; `changed`: how many events of watches."""
 
     trouble: Trouble
     met: list[str] = field(factory=list)
+    changed: int = 0
     lifted: asyncio.Event = field(factory=asyncio.Event)
     open: set[asyncio.BaseTransport] = field(factory=set)
     """Connections whose answers it befalls now."""
@@ -70,6 +71,19 @@ class Active:
     def befalls(self, asked: Asked) -> bool:
         left = self.trouble.times is None or len(self.met) < self.trouble.times
         return left and self.trouble.when(asked)
+
+    def in_effect(self) -> Trouble:
+        """The trouble, with an edit that counts the events it changes."""
+        edit = self.trouble.events
+        if edit is None:
+            return self.trouble
+
+        def counted(event: dict[str, Any]) -> list[dict[str, Any] | float]:
+            passed = list(edit(event))
+            self.changed += passed != [event]
+            return passed
+
+        return evolve(self.trouble, events=counted)
 
 
 @frozen
@@ -250,7 +264,7 @@ class Gate(Beside):
             if active.trouble.version and asked.method == "GET":
                 return await _stale(passage, active)
             await asyncio.sleep(active.trouble.late)
-            return await self._counted(passage, active.trouble)
+            return await self._counted(passage, active.in_effect())
         finally:
             active.open.discard(transport)
 
@@ -343,7 +357,10 @@ async def _passed(passage: _Passage, trouble: Trouble | None, before: Callable[[
     headers = passage.headers()
     if trouble is not None and trouble.events is not None:
         headers["Accept-Encoding"] = "identity"
-    async with passage.session.request(request.method, passage.target, data=body, headers=headers) as there:
+    target = passage.target
+    if trouble is not None and trouble.page and int(passage.asked.query.get("limit", "0")) > trouble.page:
+        target = target.update_query(limit=trouble.page)
+    async with passage.session.request(request.method, target, data=body, headers=headers) as there:
         kept = {key: value for key, value in there.headers.items() if key not in _HOP_BY_HOP}
         if trouble is not None and trouble.lost:
             await there.read()

@@ -72,6 +72,11 @@ class Asked:
         return self.is_list and bool(self.query.get("continue"))
 
     @property
+    def streams_list(self) -> bool:
+        """A watch that asks for the existing objects first."""
+        return self.is_watch and self.query.get("sendInitialEvents") == "true"
+
+    @property
     def is_read_of_one(self) -> bool:
         return self.method == "GET" and len(self.parts) == 2
 
@@ -104,6 +109,8 @@ class Trouble:
     version: str = ""
     """Reads are answered as of this resourceVersion. Watches say nothing newer while the trouble lasts."""
     events: Edit | None = None
+    page: int = 0
+    """Objects of a page, where more are asked for: an API server may return fewer than the limit."""
 
     def once(self) -> Self:
         return evolve(self, times=1)
