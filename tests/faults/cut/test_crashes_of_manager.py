@@ -18,7 +18,7 @@ from tests.integration.manager.test_life import MANAGER_FINALIZER, identity_path
 from tests.support.audit import Audit
 from tests.support.bound import apply, delete, roles_for
 from tests.support.gate import Gate
-from tests.support.program import Program, eventually
+from tests.support.program import eventually
 from tests.support.troubles import Asked
 
 ALONE = {"enabled": False}
@@ -38,7 +38,7 @@ class Bindings:
     make: MakeBinding
     made: list[Binding]
     """Those that stay come first."""
-    program: Program
+    killer: Killer
 
     @property
     def current(self) -> Binding:
@@ -53,25 +53,36 @@ class Bindings:
         names = [each.deployment_name for each in self.made if _stays(each.body())]
 
         def all_applied() -> bool:
-            since = self.program.text().rpartition('"message": "starting"')[2]
+            starts = self.killer.program.text().split('"message": "starting"')[1:]
+            since = starts[-1] if len(starts) > sum(map(len, self.killer.kills.values())) else ""
             return all(re.search(rf'"method": "PATCH", "path": "[^"]*/deployments/{name}"', since) for name in names)
 
-        await eventually(all_applied, f"{names} are applied", by=[self.program])
+        await eventually(all_applied, f"{names} are applied", by=[self.killer.program])
 
     async def create(self) -> None:
         self.current.create()
 
     async def deployed(self) -> bool:
-        body = self.current.body()
-        complete = self.current.deployment() is not None and all(map(self.computing.raw, identity_paths(self.current)))
-        return bool(complete and body is not None and MANAGER_FINALIZER in body["metadata"]["finalizers"] and self.current.phase())
+        return is_deployed(self.current)
 
     async def delete(self) -> None:
         self.current.delete()
 
     async def gone(self) -> bool:
-        paths = [*identity_paths(self.current), f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/{self.current.deployment_name}"]
-        return self.current.body() is None and not any(map(self.computing.raw, paths))
+        return is_removed(self.current)
+
+
+def is_deployed(binding: Binding) -> bool:
+    """Everything that runs it exists, and it has finalizer and status."""
+    body = binding.body()
+    complete = binding.deployment() is not None and all(map(binding.computing.raw, identity_paths(binding)))
+    return bool(complete and body is not None and MANAGER_FINALIZER in body["metadata"]["finalizers"] and binding.phase())
+
+
+def is_removed(binding: Binding) -> bool:
+    """With everything that ran it."""
+    paths = [*identity_paths(binding), f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/{binding.deployment_name}"]
+    return binding.body() is None and not any(map(binding.computing.raw, paths))
 
 
 def _stays(body: dict[str, Any] | None) -> bool:
@@ -142,28 +153,34 @@ async def test_manager_completes_each_deployment_change_and_removal_once(
     made = await moved.deployed()
     audit = Audit(computing.hub, USER)
     kubeconfig = gate.lead(computing.hub, computing.hub.client_config(USER))
-    before = _versions(computing, kept)
+    before = uids(kept)
     async with user_without_logs(moved) as weak:
         changed = Changed(moved, (computing.worker.kubeconfig, weak))
         with computing.without_manager(), computing.manager("killed", kubeconfig=kubeconfig, leader=ALONE) as program:
-            bindings = Bindings(computing, bind, [kept, moved], program)
+            killer = Killer(gate, program, choice)
+            bindings = Bindings(computing, bind, [kept, moved], killer)
             deploy = Operation(name="deploy", prepare=bindings.another, begin=bindings.create, reached=bindings.deployed, counts=of_manager)
             change = Operation(name="change", prepare=bindings.quiet, begin=changed.change, reached=changed.changed, counts=of_manager)
             remove = Operation(name="remove", prepare=bindings.quiet, begin=bindings.delete, reached=bindings.gone, counts=of_manager)
-            await Killer(gate, program, choice).at_each_write(deploy, change, remove)
-    # What is applied is created by a PATCH.
+            await killer.at_each_write(deploy, change, remove)
+    judge_created(audit)
+    assert uids(kept) == before, "the objects of another binding stay as they are"
+    assert rolled_out(moved.deployment()) == rolled_out(made, changed.rounds), "each change is rolled out once"
+
+
+def judge_created(audit: Audit) -> None:
+    """Nothing was created twice. What is applied is created by a PATCH."""
     created = Counter((call.what, call.namespace, call.name) for call in audit.writes() if call.code == 201 and call.what != "events")
     assert "deployments" in {what for what, *_ in created}
     assert set(created.values()) == {1}, [each for each, times in created.items() if times > 1]
-    assert _versions(computing, kept) == before, "the objects of another binding stay as they are"
-    assert _rolled_out(moved.deployment()) == _rolled_out(made, changed.rounds), "each change is rolled out once"
 
 
-def _rolled_out(deployment: dict[str, Any] | None, times: int = 0) -> tuple[str, int]:
+def rolled_out(deployment: dict[str, Any] | None, times: int = 0) -> tuple[str, int]:
     """UID and generation, which each change of its spec increases, `times` changes later."""
     metadata = (deployment or {"metadata": {"uid": "", "generation": 0}})["metadata"]
     return metadata["uid"], metadata["generation"] + times
 
 
-def _versions(computing: Computing, binding: Binding) -> list[str]:
-    return [str((computing.raw(path) or {"metadata": {}})["metadata"].get("uid")) for path in identity_paths(binding)]
+def uids(binding: Binding) -> list[str]:
+    """Of the objects of its identity."""
+    return [str((binding.computing.raw(path) or {"metadata": {}})["metadata"].get("uid")) for path in identity_paths(binding)]
