@@ -85,9 +85,9 @@ async def passes(gate: Gate, kind: Kind, version: str, change: Callable[[], Awai
     return Result(kind, len(active.met), active.changed)
 
 
-def kinds(way: str, resource: str, object_kind: str) -> list[Kind]:
-    """All troubles of one cluster, for a process that watches objects of this resource there."""
-    request = f"/{resource}?"
+def kinds(way: str, path: str, object_kind: str) -> list[Kind]:
+    """All troubles of one cluster, for a process that watches objects of this path and kind there."""
+    request, resource = f"GET {path}?", path.rpartition("/")[2]
 
     def of_resource(asked: Asked) -> bool:
         return _cached(asked) and asked.resource == resource

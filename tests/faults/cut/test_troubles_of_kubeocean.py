@@ -103,7 +103,7 @@ async def test_pods_are_where_they_should_be_after_each_trouble(gate: Gate, scen
     bound = made.bound
     met = Met(made, await Stage.of(bound, made.nodes), gate, {})
     home = Audit(bound.hub, bound.user)
-    every = [kind for way in (bound.hub, bound.worker) for kind in kinds(way.name, "pods", "Pod")]
+    every = [kind for way in (bound.hub, bound.worker) for kind in kinds(way.name, "/api/v1/pods", "Pod")]
     with (
         watching(bound.worker.kubeconfig, namespace=bound.mount) as below,
         watching(bound.hub.kubeconfig, "nodes", labels=f"kubeocean.io/cluster-binding={bound.name}") as nodes,

@@ -14,7 +14,7 @@ from attrs import define, evolve
 from tests.faults.cut.choice import Choice
 from tests.faults.cut.kinds import Kind, Result, kinds, of_reads, passes, summary
 from tests.faults.cut.test_crashes_of_manager import ALONE, is_deployed, is_removed, judge_created, rolled_out, uids
-from tests.integration.manager.conftest import USER, Binding, Computing, MakeBinding
+from tests.integration.manager.conftest import GROUP, PLURAL, USER, VERSION, Binding, Computing, MakeBinding
 from tests.support.audit import Audit
 from tests.support.gate import Gate
 from tests.support.program import Program, eventually
@@ -91,7 +91,7 @@ async def test_each_binding_is_deployed_changed_and_removed_once(
     audit, before = Audit(computing.hub, USER), uids(kept)
     kubeconfig = gate.lead(computing.hub, computing.hub.client_config(USER))
     hub, worker = computing.hub.name, computing.worker.name
-    every = [*kinds(hub, "clusterbindings", "ClusterBinding"), *of_reads(worker)]
+    every = [*kinds(hub, f"/apis/{GROUP}/{VERSION}/{PLURAL}", "ClusterBinding"), *of_reads(worker)]
     results = []
     with computing.without_manager(), computing.manager("troubled", kubeconfig=kubeconfig, leader=ALONE) as program:
         bindings = Bindings(gate, program, [kept], {})
