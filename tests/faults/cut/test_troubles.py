@@ -114,6 +114,17 @@ def test_later_page_of_a_list_is_expired_and_its_first_is_not(gate: Gate, plain:
         assert plain.ask("GET", f"?limit=2&continue={first['metadata']['continue']}")[0] == 410
 
 
+def test_pages_hold_fewer_objects_than_asked_for(gate: Gate, plain: Plain) -> None:
+    for number in range(3):
+        plain.write(f"short-{number}")
+    with gate.trouble(Trouble(page=1)):
+        status, first = plain.ask("GET", "?limit=500")
+        assert (status, len(first["items"])) == (200, 1)
+        _, second = plain.ask("GET", f"?limit=500&continue={first['metadata']['continue']}")
+        assert len(second["items"]) == 1 and second["items"] != first["items"]
+        assert len(plain.ask("GET")[1]["items"]) >= 3, "without a limit there are no pages"
+
+
 def test_reads_are_as_of_an_earlier_version_and_writes_are_not(gate: Gate, plain: Plain) -> None:
     old = plain.write("kept")
     _, before = plain.ask("GET", "/kept")
@@ -151,8 +162,9 @@ def test_events_of_a_watch_are_edited_and_bookmarks_pass(gate: Gate, plain: Plai
     version = plain.write("first")
     for name in "abc":
         plain.write(name)
-    with gate.trouble(Trouble(when=lambda asked: asked.is_watch, events=edit)):
+    with gate.trouble(Trouble(when=lambda asked: asked.is_watch, events=edit)) as active:
         events = plain.watch(version, initial=False)
+        assert active.changed == (1 if wanted == ["b", "c"] else 3)
         first = plain.watch("", initial=True)
     shown = [_named(event) for event in events if not is_bookmark(event)]
     assert [name for name in shown if name in "abc"] == wanted
