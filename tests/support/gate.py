@@ -59,11 +59,11 @@ class _Trap:
 
 @define(eq=False)
 class Active:
-    """A trouble that is on. `met`: the requests it befell, as `METHOD PATH`; `changed`: how many events of watches."""
+    """A trouble that is on. `met`: the requests it befell, as `METHOD PATH`; `changed`: the events of watches, as `TYPE KIND`."""
 
     trouble: Trouble
     met: list[str] = field(factory=list)
-    changed: int = 0
+    changed: list[str] = field(factory=list)
     lifted: asyncio.Event = field(factory=asyncio.Event)
     open: set[asyncio.BaseTransport] = field(factory=set)
     """Connections whose answers it befalls now."""
@@ -80,7 +80,8 @@ class Active:
 
         def counted(event: dict[str, Any]) -> list[dict[str, Any] | float]:
             passed = list(edit(event))
-            self.changed += passed != [event]
+            if passed != [event]:
+                self.changed.append(f"{event['type']} {event['object'].get('kind', '')}")
             return passed
 
         return evolve(self.trouble, events=counted)

@@ -34,6 +34,8 @@ class Kind:
     """Watches that are open meet it too; objects are changed as soon as one has."""
     request: str = ""
     """Part of the request that has to meet it after a reset."""
+    events_of: str = ""
+    """Kind of an object one of whose events it has to change."""
     beside: Callable[[], Sequence[Trouble]] = tuple
     """Troubles that cause requests for it."""
     expires: str = ""
@@ -76,13 +78,13 @@ async def passes(gate: Gate, kind: Kind, version: str, change: Callable[[], Awai
             if kind.reset:
                 await met(lambda: any(kind.request in request for request in active.met))
             await change()
-            await met(lambda: active.met and (active.changed or trouble.events is None))
+            await met(lambda: active.met and (trouble.events is None or any(kind.events_of in each for each in active.changed)))
             await asyncio.sleep(LASTS)
     if kind.expires:
         with gate.trouble(Trouble(when=_on(kind.way, _watch), status=410), reset=True) as expiry:
             await met(lambda: any(kind.expires in request for request in expiry.met))
             await asyncio.sleep(EXPIRES)
-    return Result(kind, len(active.met), active.changed)
+    return Result(kind, len(active.met), len(active.changed))
 
 
 def kinds(way: str, path: str, object_kind: str) -> list[Kind]:
@@ -96,7 +98,7 @@ def kinds(way: str, path: str, object_kind: str) -> list[Kind]:
         found = event["object"]
         return isinstance(found, dict) and found.get("kind") == object_kind
 
-    of_watches = partial(_of_watches, way, request)
+    of_watches = partial(_of_watches, way, request, object_kind)
     made = partial(Kind, way=way, reset=True, request=request)
     return [
         *of_reads(way),
@@ -143,9 +145,9 @@ def of_writes(way: str) -> list[Kind]:
     ]
 
 
-def _of_watches(way: str, request: str, name: str, *, events: Edit, lost: bool = False) -> Kind:
-    trouble = Trouble(when=_on(way, _watch), events=events)
-    return Kind(way=way, name=name, trouble=lambda _: trouble, reset=True, request=request, expires=request if lost else "")
+def _of_watches(way: str, request: str, object_kind: str, name: str, *, events: Edit, lost: bool = False) -> Kind:
+    made = partial(Kind, way=way, name=name, reset=True, request=request, events_of=object_kind, expires=request if lost else "")
+    return made(trouble=lambda _: Trouble(when=_on(way, _watch), events=events))
 
 
 def _lists_in_pages(way: str) -> list[Trouble]:
