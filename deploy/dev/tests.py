@@ -42,7 +42,7 @@ PARTS: Mapping[str, Sequence[str]] = {
     "campaign": ("tests/faults/test_campaign.py", "tests/faults/test_fleet.py", "tests/faults/test_shards.py"),
     "faults": (
         *(f"tests/faults/{name}" for name in ("simulation", "model/test_server.py", "model/test_patches.py")),
-        *(f"tests/faults/attack/{name}" for name in ("test_definitions.py", "test_fuzz.py")),
+        *(f"tests/faults/attack/{name}.py" for name in ("test_definitions", "test_future", "test_fuzz", "test_wrong_answers")),
         _COMPUTED,
     ),
     "unit": ("tests/unit",),
