@@ -1,155 +1,89 @@
-"""Each right of the process is taken away while it runs: it lives on, says what it lacks, and continues when it has the right again.
+"""Each right of the process is taken away while it runs: it lives on, reports what it lacks, and continues when it has the right again.
 
-What is refused is read from the audit logs. Rights at the start: tests/integration/kubeocean/safety/test_unknown_is_not_gone.py; what
-`kubeocean bind` and the manager find missing: tests/integration/kubeocean/test_permissions.py.
+What is refused is read from the audit logs; a right that nothing uses while the process runs is in NOT_USED, with the reason. Rights at the
+start: tests/integration/kubeocean/safety/test_unknown_is_not_gone.py; what `kubeocean bind` and the manager find missing:
+tests/integration/kubeocean/test_permissions.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from attrs import define, field
+import pytest
+from attrs import define, field, frozen
+from kubernetes.client import ApiException
 
 from kubeocean.rbac.permissions import hub_rules, worker_checks
 from tests.faults.cut.choice import Choice
+from tests.faults.cut.rights import NOT_USED, Rights, roles_of, what_of
+from tests.faults.cut.rounds import policies
+from tests.faults.cut.uses import Workload
 from tests.integration.kubeocean.conftest import MakeScene, Scene
 from tests.integration.kubeocean.outages import SHORT, all_nodes, is_released
 from tests.support.audit import Audit
-from tests.support.bound import SAMPLES, Body, condition, get, items
+from tests.support.bound import get, items
 from tests.support.cable import Cable
 from tests.support.program import eventually
-from tests.support.roles import narrowed
 from tests.support.stage import Stage, uid_of
 from tests.support.witness import watching
-from vkubelet.api.codec import decode_yaml_documents
 from vkubelet.api.rbac import Check, checks_of
-from vkubelet.testing.cluster import ControlPlane
+from vkubelet.testing.cluster import CommandFailed, ControlPlane
 
-REFUSED_WITHIN = 12.0
-"""Seconds in which a right is used by what the round does; one that is not used is reported as such."""
+REFUSED_WITHIN = 20.0
+"""Seconds in which a right is used by what the round does; one that is not used and not in NOT_USED is a failure."""
 VISIBLE_WITHIN = 45.0
 RECOVERED_WITHIN = 60.0
-REPORTS = ("events", "clusterbindings/status")
-"""Without them a condition or an Event cannot be written; then the log is where the lack is shown."""
+LOG_ONLY: dict[str, str] = {}
+"""Rights whose lack the log alone shows, with the reason."""
 DEFAULT = 1
 """Rights of each cluster in the default run."""
+SETTINGS = {**SHORT, "provider": {**SHORT["provider"], "unused_copy_after": 2.0}}
 
 
-@define(eq=False)
-class Rights:
-    """The rights of the process in one cluster, which its roles `kinds` grant."""
+@frozen
+class Row:
+    """What became of one right: where its lack was shown, after how many seconds, and how long the way back took."""
 
-    plane: ControlPlane
-    user: str
-    roles: Sequence[tuple[str, str, str]]
-    """Kind, namespace and name."""
-    checks: Sequence[Check]
-
-    @asynccontextmanager
-    async def without(self, check: Check) -> AsyncIterator[None]:
-        """The owner of the cluster takes one right away while the block runs."""
-        before = {role: await self._rules(role) for role in self.roles}
-        for role, rules in before.items():
-            left = narrowed(rules, check)
-            if left != rules:
-                await self._set(role, left)
-        try:
-            await eventually(lambda: self._may(check, False), f"{check} is forbidden", seconds=20)
-            yield
-        finally:
-            for role, rules in before.items():
-                await self._set(role, rules)
-        await eventually(lambda: self._may(check, True), f"{check} is allowed", seconds=20)
-
-    async def _rules(self, role: tuple[str, str, str]) -> list[Body]:
-        return list((await get(self.plane, *_place(role)))["rules"])
-
-    async def _set(self, role: tuple[str, str, str], rules: list[Body]) -> None:
-        await self.plane.kubectl("patch", *_place(role), "--type=merge", "-p", json.dumps({"rules": rules}))
-
-    async def _may(self, check: Check, answer: bool) -> bool:
-        attributes = {
-            "verb": check.verb,
-            "group": check.group,
-            "resource": check.resource,
-            "subresource": check.subresource,
-            "namespace": check.namespace,
-            "name": check.name,
-        }
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "spec": {"user": self.user, "resourceAttributes": attributes},
-        }
-        out = json.loads(await self.plane.kubectl("create", "-f", "-", "-o", "json", stdin=json.dumps(review)))
-        return bool(out["status"]["allowed"]) is answer
-
-
-def _place(role: tuple[str, str, str]) -> list[str]:
-    kind, namespace, name = role
-    return [kind.lower(), name, *(["-n", namespace] if namespace else [])]
-
-
-def _roles(sample: str, name: str, namespaces: dict[str, str]) -> list[tuple[str, str, str]]:
-    found = []
-    for body in decode_yaml_documents((SAMPLES / sample).read_text()):
-        if body["kind"] in ("Role", "ClusterRole"):
-            space = body["metadata"].get("namespace", "")
-            found.append((body["kind"], namespaces.get(space, space), f"{body['metadata']['name']}-{name}"))
-    return found
-
-
-@define(eq=False)
-class Rounds:
-    """A workload that uses the rights of the process: each round creates a pod with copies, changes it, and deletes that of the last."""
-
-    scene: Scene
-    stage: Stage
-    number: int = 0
-    lines: list[str] = field(factory=list)
+    name: str
+    shown: str
+    reported: float = 0.0
+    recovered: float = 0.0
 
     @property
-    def name(self) -> str:
-        return f"round-{self.number}"
-
-    async def lay(self) -> None:
-        await self.stage.create("stays", terminationGracePeriodSeconds=2)
-        await self.stage.running("stays")
-
-    async def another(self) -> None:
-        stage, last = self.stage, self.name
-        self.number += 1
-        space = {"namespace": stage.namespace}
-        await stage.home.create("configmaps", {"metadata": {"name": self.name, **space}, "data": {"a": "1"}})
-        await stage.home.create("secrets", {"metadata": {"name": self.name, **space}, "stringData": {"a": "1"}})
-        volumes = [{"name": "c", "configMap": {"name": self.name}}, {"name": "s", "secret": {"secretName": self.name}}]
-        await stage.create(self.name, volumes=volumes, terminationGracePeriodSeconds=2)
-        await stage.home.patch("pods", "stays", {"metadata": {"labels": {"round": str(self.number)}}}, namespace=stage.namespace)
-        if self.number > 1:
-            await stage.home.delete("pods", last, stage.namespace)
-
-    async def done(self) -> bool:
-        """The new pod is Ready, the change has arrived, the pod of the last round is deleted everywhere."""
-        pods = {body["metadata"]["name"]: body for body in await self.stage.home.list("pods", self.stage.namespace)}
-        stays = await self.stage.physical("stays")
-        below = await self.stage.there.list("pods", self.scene.bound.mount)
-        return bool(
-            set(pods) == {"stays", self.name}
-            and all(condition(body, "Ready") == "True" for body in pods.values())
-            and stays is not None
-            and stays["metadata"]["labels"].get("round") == str(self.number)
-            and len(below) == len(pods)
-        )
+    def channel(self) -> str:
+        return self.shown.partition(":")[0].partition(" ")[0]
 
 
+@define(eq=False)
+class Table:
+    """Of all rights of a run."""
+
+    rows: list[Row] = field(factory=list)
+    problems: list[str] = field(factory=list)
+
+    def print(self) -> None:
+        width = max((len(row.name) for row in self.rows), default=0)
+        for row in self.rows:
+            times = f"{row.reported:5.1f} s  {row.recovered:5.1f} s  " if row.reported else " " * 18
+            print(f"{row.name:{width}}  {times}{row.shown}")
+        counts = Counter(row.channel for row in self.rows)
+        print(f"{len(self.rows)} rights: {', '.join(f'{count} {channel}' for channel, count in counts.most_common())}")
+        slowest = sorted(self.rows, key=lambda row: row.reported)[-1:]
+        last = sorted(self.rows, key=lambda row: row.recovered)[-1:]
+        print(*(f"longest until reported: {row.reported:.1f} s ({row.name})" for row in slowest))
+        print(*(f"longest until in step again: {row.recovered:.1f} s ({row.name})" for row in last))
+
+
+@pytest.mark.parametrize("side", ["worker", "hub"])
 async def test_right_that_is_taken_away_is_reported_and_missed_no_longer_than_it_lacks(
-    hub: ControlPlane, worker: ControlPlane, scene: MakeScene, choice: Choice, tmp_path: Path
+    hub: ControlPlane, worker: ControlPlane, scene: MakeScene, choice: Choice, tmp_path: Path, side: str
 ) -> None:
     with Cable(hub.port) as hub_cable, Cable(worker.port) as cable:
 
@@ -159,92 +93,121 @@ async def test_right_that_is_taken_away_is_reported_and_missed_no_longer_than_it
             path.write_text(plane.client_config(user).read_text().replace(f":{plane.port}", f":{line.port}"))
             return path
 
-        made = await scene(nodes=1, way=way, settings=SHORT)
+        made = await scene(nodes=2, way=way, settings=SETTINGS, policies=policies)
         try:
-            await _each_right(made, {hub.name: hub_cable, worker.name: cable}, choice)
+            await _each_right(made, _rights(made, side), choice, hub_cable if side == "hub" else cable)
         finally:
             await asyncio.to_thread(made.program.terminate)
 
 
-async def _each_right(made: Scene, lines: dict[str, Cable], choice: Choice) -> None:
+def _rights(made: Scene, side: str) -> Rights:
     bound = made.bound
-    rounds = Rounds(made, await Stage.of(bound, made.nodes))
-    await rounds.lay()
-    of_worker = _roles("worker-rbac.yaml", bound.name, {"kubeocean-worker": bound.mount})
-    both = [
-        Rights(bound.worker, bound.user, of_worker, list(worker_checks(bound.mount))),
-        Rights(bound.hub, bound.user, _roles("hub-rbac.yaml", bound.name, {}), list(checks_of(hub_rules()))),
-    ]
-    pid, stays = made.program.process.pid, uid_of(await rounds.stage.running("stays"))
-    unreported: list[str] = []
+    if side == "hub":
+        return Rights(bound.hub, side, bound.user, roles_of("hub-rbac.yaml", bound.name, {}), _asked(checks_of(hub_rules())))
+    roles = roles_of("worker-rbac.yaml", bound.name, {"kubeocean-worker": bound.mount})
+    return Rights(bound.worker, side, bound.user, roles, _asked(worker_checks(bound.mount)))
+
+
+def _asked(checks: Sequence[Check]) -> list[Check]:
+    """Without reviews, which the port of the kubelet needs: tests/integration/kubeocean/test_access.py."""
+    return [check for check in checks if not check.resource.endswith("reviews")]
+
+
+async def _each_right(made: Scene, rights: Rights, choice: Choice, line: Cable) -> None:
+    bound, table = made.bound, Table()
+    work = Workload(made, await Stage.of(bound, made.nodes))
+    await work.lay()
+    audit = Audit(rights.plane, rights.user)
+    pid, stays = made.program.process.pid, uid_of(await work.stage.running("stays"))
     with watching(bound.hub.kubeconfig, "nodes", labels=f"kubeocean.io/cluster-binding={bound.name}") as nodes:
-        for rights in both:
-            for check in choice.part([each for each in rights.checks if not each.resource.endswith("reviews")], DEFAULT):
-                try:
-                    await _without(made, rights, check, rounds=rounds, line=lines[rights.plane.name])
-                except AssertionError as error:
-                    unreported.append(str(error))
-                assert made.program.alive and made.program.process.pid == pid, f"{check}\n{made.program.tail()}"
-    print(*rounds.lines, sep="\n")
-    assert not unreported, "\n".join(unreported)
-    assert uid_of(await rounds.stage.running("stays")) == stays
-    assert not nodes.where(lambda event: event.kind == "DELETED")
+        for check in choice.part(rights.checks, DEFAULT):
+            name = rights.name(check)
+            if name in NOT_USED:
+                table.rows.append(Row(name, f"unused: {NOT_USED[name]}"))
+                continue
+            try:
+                table.rows.append(await _without(rights, check, work=work, line=line))
+                print(table.rows[-1], flush=True)
+            except (AssertionError, CommandFailed, ApiException) as error:
+                table.problems.append(f"{name}: {error}")
+                print(table.problems[-1], flush=True)
+            assert made.program.alive and made.program.process.pid == pid, f"{name}\n{made.program.tail()}"
+    table.print()
+    used = {f"{call.verb} {call.what}" for call in audit.calls()}
+    wrong = [rights.name(each) for each in rights.checks if rights.name(each) in NOT_USED and f"{each.verb} {what_of(each)}" in used]
+    assert not wrong, f"used, though NOT_USED names them: {wrong}"
+    assert not table.problems, "\n".join(table.problems)
+    assert uid_of(await work.stage.running("stays")) == stays
+    assert not nodes.where(lambda event: event.kind == "DELETED" and event.object["metadata"]["name"] == made.vnodes[0])
 
 
-async def _without(made: Scene, rights: Rights, check: Check, *, rounds: Rounds, line: Cable) -> None:
+async def _without(rights: Rights, check: Check, *, work: Workload, line: Cable) -> Row:
+    made, name = work.scene, rights.name(check)
+    steps = work.use(f"{rights.side} {check.verb} {what_of(check)}", check.namespace)
+    await anext(steps)
     since, before, audit = datetime.now(UTC), len(made.program.messages()), Audit(rights.plane, rights.user)
-    where = f"{rights.plane.name}: {check}"
+    shown, waited, problem = "", 0.0, ""
     async with rights.without(check):
         line.break_once()
-        await rounds.another()
+        await work.another()
+        await anext(steps)
         began = time.monotonic()
-        shown = ""
         try:
-            await eventually(lambda: _refused(audit, check), "refused", seconds=REFUSED_WITHIN, every=0.5)
-        except AssertionError:
-            rounds.lines.append(f"{where}: not used within {REFUSED_WITHIN:g} s")
-        else:
-            shown = await eventually(
-                lambda: _shown(made, check, since=since, before=before), f"{where} is reported", seconds=VISIBLE_WITHIN
-            )
-        waited = time.monotonic() - began
+            await eventually(lambda: _refused(audit, check), "used by this round", seconds=REFUSED_WITHIN, every=0.5)
+            shown = await eventually(lambda: _shown(work, check, since=since, before=before), "reported", seconds=VISIBLE_WITHIN, every=0.5)
+            waited = time.monotonic() - began
+        except AssertionError as error:
+            problem = str(error)
     back = time.monotonic()
     try:
-        await eventually(rounds.done, f"{where}: the work is done with the right", seconds=RECOVERED_WITHIN, every=0.3)
+        await anext(steps, None)
+        await eventually(work.done, "the work is done with the right", seconds=RECOVERED_WITHIN, every=0.3)
         await all_nodes(made, is_released, what="Ready and open")
+        await eventually(lambda: _is_forgotten(made, check), "no condition names the right", seconds=RECOVERED_WITHIN)
     except AssertionError as error:
-        raise AssertionError(f"{where}: {error}\n{made.program.tail(60)}") from None
-    rounds.lines.append(f"{where}: {shown or 'unused'}; without it {waited:.0f} s, recovered after {time.monotonic() - back:.1f} s")
+        raise AssertionError(f"{problem} {error}\n{made.program.tail(60)}") from None
+    assert not problem, problem
+    assert not shown.startswith("log") or name in LOG_ONLY, f"only the log shows it: {shown}"
+    return Row(name, shown, waited, time.monotonic() - back)
 
 
 def _refused(audit: Audit, check: Check) -> bool:
-    what = f"{check.resource}/{check.subresource}" if check.subresource else check.resource
-    return any((call.verb, call.what, call.code) == (check.verb, what, 403) for call in audit.calls())
+    calls = [(call.verb, call.what, call.code) for call in audit.calls() if check.namespace in ("", call.namespace)]
+    return (check.verb, what_of(check), 403) in calls
 
 
-async def _shown(made: Scene, check: Check, *, since: datetime, before: int) -> str:
-    """Where the lack can be read: in a condition of the binding, an Event, a status, or the log where nothing else can be written."""
-    texts = {
-        f"{kind} {each['type']}": str(each.get("message", ""))
-        for kind, bodies in (
-            ("binding", [await get(made.bound.hub, "clusterbinding", made.bound.name)]),
-            ("node", await items(made.bound.hub, "nodes", "-l", f"kubeocean.io/cluster-binding={made.bound.name}")),
-        )
-        for body in bodies
-        for each in body.get("status", {}).get("conditions") or ()
-    }
-    for event in await items(made.bound.hub, "events", "-A"):
+async def _shown(work: Workload, check: Check, *, since: datetime, before: int) -> str:
+    """Where the lack can be read: in a condition of the binding, an Event, a status, the answer to a caller, or else in the log."""
+    texts = await _conditions(work.scene)
+    for event in await items(work.hub, "events", "-A"):
         moment = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
         if datetime.fromisoformat(moment).timestamp() >= int(since.timestamp()):
             texts[f"Event {event['reason']}"] = str(event.get("message", ""))
+    texts["answer to the caller"] = work.answer
     for where, text in texts.items():
         if _names_it(text, check):
             return where
-    for message in made.program.messages()[before:]:
+    for message in work.scene.program.messages()[before:]:
         if message["level"] in ("WARNING", "ERROR") and _names_it(json.dumps(message), check):
             return f"log: {message['message']}"
     return ""
 
 
+async def _conditions(made: Scene) -> dict[str, str]:
+    """The messages of the conditions of the binding, its virtual nodes and their pods."""
+    hub, vnodes = made.bound.hub, made.vnodes
+    bodies = [("binding", await get(hub, "clusterbinding", made.bound.name))]
+    bodies += [("node", body) for body in await items(hub, "nodes", "-l", f"kubeocean.io/cluster-binding={made.bound.name}")]
+    bodies += [("pod", body) for body in await items(hub, "pods", "-A") if body["spec"].get("nodeName") in vnodes]
+    conditions = [(kind, each) for kind, body in bodies for each in body.get("status", {}).get("conditions") or ()]
+    return {f"condition {each['type']} of the {kind}": str(each.get("message", "")) for kind, each in conditions}
+
+
+async def _is_forgotten(made: Scene, check: Check) -> bool:
+    """Whether no condition names the right any more."""
+    return not any(_names_it(text, check) for text in (await _conditions(made)).values())
+
+
 def _names_it(text: str, check: Check) -> bool:
-    return check.resource in text and ("forbidden" in text.lower() or f"cannot {check.verb} resource" in text)
+    """In the words of the API server."""
+    return f"cannot {check.verb} resource {what_of(check)} " in re.sub(r'[\\"]', "", text)

@@ -1,0 +1,190 @@
+"""What makes the process use each of its rights while it runs, as cheaply as that is possible."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime
+
+from attrs import define
+
+from tests.faults.cut.node_uses import NodeUses
+from tests.faults.cut.object_uses import ClaimUses, ServiceUses
+from tests.faults.cut.rounds import Steps, Use
+from tests.support.bound import SYSTEM, Body, apply, delete
+from tests.support.objects import Question, objects_of
+from tests.support.program import eventually
+from vkubelet.clock import rfc3339
+from vkubelet.testing.cluster import CommandFailed
+
+
+@define(eq=False, slots=False)
+class Workload(NodeUses, ServiceUses, ClaimUses):
+    """Rounds, each about one right."""
+
+    def use(self, key: str, namespace: str) -> Steps:
+        """Begins a round; `key` is side, verb and resource of the right that it is about."""
+        self.number, self.answer = self.number + 1, ""
+        uses = uses_of(self)
+        return (uses.get(f"{key} {namespace}") or uses.get(key) or self.round_alone)()
+
+    # --- pods ---
+
+    async def pod_of_deployment(self) -> Steps:
+        template = self.stage.body(self.guest, labels={"app": self.guest}, terminationGracePeriodSeconds=1)
+        template = {"metadata": {"labels": template["metadata"]["labels"]}, "spec": template["spec"]}
+        spec = {"replicas": 1, "selector": {"matchLabels": {"app": self.guest}}, "template": template}
+        metadata = {"name": self.guest, "namespace": self.stage.namespace}
+        yield
+        await apply(self.hub, {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec})
+        yield
+        await delete(self.hub, "deployment", self.guest, "-n", self.stage.namespace, "--wait=false")
+
+    async def resize(self) -> Steps:
+        async for _ in self._with_guest():
+            yield
+            change = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "20m"}}}]}}
+            await self.hub.kubectl(
+                "patch", "pod", self.guest, "-n", self.stage.namespace, "--subresource", "resize", "-p", json.dumps(change)
+            )
+            yield
+
+    async def debug(self) -> Steps:
+        async for _ in self._with_guest():
+            yield
+            container = {"name": "debug", "image": "localhost/busybox:dev", "imagePullPolicy": "IfNotPresent"}
+            change = {"spec": {"ephemeralContainers": [container]}}
+            await self.stage.home.patch("pods", self.guest, change, namespace=self.stage.namespace, subresource="ephemeralcontainers")
+            yield
+
+    async def _with_guest(self) -> Steps:
+        body = self.stage.body(self.guest, terminationGracePeriodSeconds=1)
+        body["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "10m"}}
+        await self.stage.home.create("pods", body)
+        await self.stage.running(self.guest)
+        yield
+        await self.stage.home.delete("pods", self.guest, self.stage.namespace)
+
+    def stream(self, *arguments: str) -> Use:
+        """A command of kubectl at the pod that stays; what it prints is the answer."""
+
+        async def use() -> Steps:
+            yield
+            try:
+                async with asyncio.timeout(10):
+                    await self.hub.kubectl(*arguments, "-n", self.stage.namespace)
+            except CommandFailed as error:
+                self.answer = error.stderr
+            except TimeoutError:
+                self.answer = "no answer"
+            yield
+
+        return use
+
+    async def event(self) -> Steps:
+        physical = await self.stage.physical("stays")
+        assert physical is not None
+        meta, now = physical["metadata"], rfc3339(datetime.now(UTC))
+        body: Body = {
+            "metadata": {"name": self.guest, "namespace": meta["namespace"]},
+            "involvedObject": {"apiVersion": "v1", "kind": "Pod", **{key: meta[key] for key in ("name", "namespace", "uid")}},
+            **{"type": "Normal", "reason": f"Round{self.number}", "message": "used", "count": 1},
+            **{"firstTimestamp": now, "lastTimestamp": now, "source": {"component": "kubelet", "host": self.stage.nodes[0]}},
+        }
+        await self.stage.there.create("events", body)
+        await self.stage.event("stays", f"Round{self.number}")
+        yield
+        change = {"count": 2, "lastTimestamp": rfc3339(datetime.now(UTC))}
+        await self.stage.there.patch("events", self.guest, change, namespace=meta["namespace"])
+        yield
+
+    # --- the binding ---
+
+    async def reconnect(self) -> Steps:
+        """Another kubeconfig with the same content; without the finalizer and the mark, which the process restores."""
+        yield
+        await self.hub.kubectl("patch", "clusterbinding", self.scene.bound.name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+        change = '{"metadata":{"annotations":{"kubeocean.io/mount-owner":null}}}'
+        await self.worker.kubectl("patch", "namespace", self.scene.bound.mount, "--type=merge", "-p", change)
+        text = self.scene.bound.way(self.worker, self.scene.bound.user).read_text()
+        await self._kubeconfig(f"{text}\n# round {self.number}\n")
+        yield
+
+    async def first_pod_of_session(self) -> Steps:
+        yield
+        before = len(self.scene.program.messages())
+        text = self.scene.bound.way(self.worker, self.scene.bound.user).read_text()
+        await self._kubeconfig(f"{text}\n# round {self.number}\n")
+
+        def connected() -> bool:
+            return any(each["message"] == "connected to the worker cluster" for each in self.scene.program.messages()[before:])
+
+        await eventually(connected, "a new session")
+        await self.stage.create(self.guest, terminationGracePeriodSeconds=1)
+        yield
+        await self.stage.home.delete("pods", self.guest, self.stage.namespace)
+
+    async def broken_kubeconfig(self) -> Steps:
+        yield
+        await self._kubeconfig("broken")
+        yield
+        await self._kubeconfig(self.scene.bound.way(self.worker, self.scene.bound.user).read_text())
+
+    async def _kubeconfig(self, text: str) -> None:
+        body = self.scene.bound.kubeconfig_secret(text)
+        change = {"stringData": body["stringData"]}
+        await objects_of(self.hub).patch(Question("secret", self.scene.bound.secret, SYSTEM), change)
+
+
+def uses_of(work: Workload) -> dict[str, Use]:
+    """By cluster, verb and resource, or by cluster and resource; every other right is used by each round."""
+    claims, pvs = "persistentvolumeclaims", "persistentvolumes"
+    found: dict[str, Use] = {
+        "hub patch nodes": work.taint_of_node,
+        "hub patch nodes/status": work.size_of_lease,
+        "hub create nodes": work.node_that_returns,
+        "hub create csinodes": work.node_that_returns,
+        "hub get csinodes": work.node_that_returns,
+        "hub get nodes": work.node_whose_name_is_taken,
+        "hub delete nodes": work.node_that_goes,
+        "hub delete csinodes": work.node_that_goes,
+        "hub patch csinodes": work.drivers_that_change,
+        "hub create pods/eviction": work.node_that_goes,
+        "hub get clusterbindings": work.node_that_goes,
+        "hub patch clusterbindings": work.reconnect,
+        "hub patch clusterbindings/status": work.broken_kubeconfig,
+        "hub get secrets": work.reconnect,
+        "hub get replicasets": work.pod_of_deployment,
+        "hub patch events": work.event,
+        "hub get leases kube-node-lease": work.lease_that_is_edited,
+        "hub create leases kube-node-lease": work.lease_that_is_deleted,
+        "hub delete leases kube-node-lease": work.node_that_goes,
+        f"hub get leases {SYSTEM}": work.leader_that_is_edited,
+        f"hub create leases {SYSTEM}": work.leader_that_is_deleted,
+        "hub create pods kubeocean-fake": work.host_port,
+        "hub get services": work.deleted_service,
+        f"hub patch {claims}/status": work.used_claim(work.grow_claim),
+        **{f"hub {verb} {kind}": work.new_claim for verb in ("get", "patch") for kind in (claims, pvs)},
+        **{f"worker {verb} {kind}": work.new_claim for verb in ("get", "create") for kind in (claims, pvs)},
+        **{f"worker delete {kind}": work.used_claim(work.drop_user) for kind in (claims, pvs)},
+        f"worker patch {claims}": work.used_claim(work.unmark_claim),
+        f"worker patch {pvs}": work.used_claim(work.grow_volume),
+        "worker get nodes": work.node_that_goes,
+        "worker get csinodes": work.drivers_that_go,
+        "worker patch resourceleasingpolicies": work.node_that_returns,
+        "worker patch resourceleasingpolicies/status": work.size_of_lease,
+        "worker get namespaces": work.reconnect,
+        "worker patch namespaces": work.reconnect,
+        "worker create priorityclasses": work.first_pod_of_session,
+        "worker get pods/log": work.stream("logs", "stays"),
+        "worker get pods/exec": work.stream("exec", "stays", "--", "true"),
+        "worker get pods/attach": work.stream("attach", "stays"),
+        "worker get pods/portforward": work.stream("port-forward", "stays", ":80"),
+        "worker patch pods/resize": work.resize,
+        "worker patch pods/ephemeralcontainers": work.debug,
+    }
+    for kind in ("services", "endpointslices"):
+        found |= {f"worker create {kind}": work.new_service, f"worker delete {kind}": work.deleted_service}
+        found |= {f"worker get {kind}": work.unmarked(kind)}
+    found |= {"worker patch services": work.changed_service, "worker update endpointslices": work.changed_service}
+    return found
