@@ -71,6 +71,11 @@ class Unauthorized(ApiError):
 class Forbidden(ApiError):
     """403: the credentials are known, the right is missing."""
 
+    @property
+    def lacks_right(self) -> bool:
+        """Whether authorization refuses it; False for admission, such as a quota or a namespace that is being deleted."""
+        return "cannot " in self.message and " resource " in self.message
+
 
 class NotFound(ApiError):
     """404: the object, or the resource type itself, does not exist."""

@@ -154,6 +154,8 @@ class EventMirror:
     _mirrored: OrderedDict[str, _Mirrored] = field(factory=OrderedDict, init=False)
     _bucket: TokenBucket = field(init=False)
     _forbidden: set[str] = field(factory=set, init=False)
+    _lacks_right: bool = field(default=False, init=False)
+    """Whether it was logged that no Event can be written in the hub."""
     _new: asyncio.Queue[str] = field(factory=asyncio.Queue, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -226,9 +228,9 @@ class EventMirror:
         try:
             await self._write(event, body)
         except (Forbidden, NotFound, Invalid) as error:
-            self.scope.metrics.events_dropped.inc()
-            log.debug("cannot mirror an event: %s", error)
+            self.on_dropped(error)
             return
+        self._lacks_right = False
         self.scope.metrics.events_mirrored.inc()
         self._mirrored[event.uid] = _Mirrored(event.count, event.last, self.scope.host.clock.monotonic())
         self._mirrored.move_to_end(event.uid)
@@ -252,6 +254,13 @@ class EventMirror:
         except NotFound:
             # Events expire after an hour.
             await client.create(EVENTS, body)
+
+    def on_dropped(self, error: Forbidden | NotFound | Invalid) -> None:
+        """Counts an Event that cannot be written in the hub; a missing right is logged once until it was granted."""
+        self.scope.metrics.events_dropped.inc()
+        lacks_right = isinstance(error, Forbidden) and error.lacks_right
+        log.log(logging.WARNING if lacks_right and not self._lacks_right else logging.DEBUG, "cannot mirror an event: %s", error)
+        self._lacks_right |= lacks_right
 
     def on_forbidden(self, error: Forbidden, namespace: str) -> None:
         """Reports that the right is missing in a namespace, once until it was granted."""

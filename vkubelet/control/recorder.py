@@ -18,7 +18,7 @@ from vkubelet.client.rest import Client
 from vkubelet.clock import Clock, rfc3339
 from vkubelet.control.backoff import TokenBucket, with_retry
 from vkubelet.control.controller import Isolation
-from vkubelet.errors import AlreadyExists, NotFound, VKubeletError
+from vkubelet.errors import AlreadyExists, Forbidden, NotFound, VKubeletError
 from vkubelet.logformat import bind
 
 log = logging.getLogger(__name__)
@@ -135,6 +135,8 @@ class Recorder:
         self._written_out = asyncio.Event()
         self._written_out.set()
         self._isolated = Isolation("events")
+        self._lacks_right = False
+        """Whether a missing right was logged and no Event was written since."""
         self.dropped = 0
         """Number of Events that were not written: too many, or refused."""
 
@@ -188,9 +190,12 @@ class Recorder:
         try:
             await self._write(content, series, attempts)
         except VKubeletError as error:
+            lacks_right = isinstance(error, Forbidden) and error.lacks_right
             with bind(error=str(error)):
-                log.debug("event dropped")
+                log.log(logging.WARNING if lacks_right and not self._lacks_right else logging.DEBUG, "event dropped")
+            self._lacks_right |= lacks_right
             return False
+        self._lacks_right = False
         return True
 
     async def _write(self, content: _Content, new: _Series, attempts: int) -> None:

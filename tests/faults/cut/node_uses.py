@@ -8,7 +8,7 @@ from attrs import define
 
 from tests.faults.cut.rounds import Rounds, Steps, second_policy
 from tests.integration.kubeocean.leases import POLICY, patch_policy
-from tests.support.bound import SYSTEM, apply, delete, get, items, pod
+from tests.support.bound import apply, delete, get, pod
 from tests.support.program import eventually
 
 
@@ -76,25 +76,6 @@ class NodeUses(Rounds):
         yield
         await self.hub.kubectl("annotate", "lease", self.stage.vnode, "-n", "kube-node-lease", f"round={self.number}", "--overwrite")
         yield
-
-    async def lease_that_is_deleted(self) -> Steps:
-        yield
-        await delete(self.hub, "lease", self.stage.vnode, "-n", "kube-node-lease", "--wait=false")
-        yield
-
-    async def leader_that_is_edited(self) -> Steps:
-        yield
-        await self.hub.kubectl("annotate", "lease", await self._leader(), "-n", SYSTEM, f"round={self.number}", "--overwrite")
-        yield
-
-    async def leader_that_is_deleted(self) -> Steps:
-        yield
-        await delete(self.hub, "lease", await self._leader(), "-n", SYSTEM, "--wait=false")
-        yield
-
-    async def _leader(self) -> str:
-        names = [body["metadata"]["name"] for body in await items(self.hub, "leases", "-n", SYSTEM)]
-        return next(str(name) for name in names if name.endswith(self.scene.bound.name))
 
     async def host_port(self) -> Steps:
         space = await self.worker.namespace("locals")

@@ -13,6 +13,8 @@ from tests.support.bound import Body, delete
 from tests.support.program import eventually
 from vkubelet.clock import rfc3339
 
+MIRRORED_WITHIN = 100.0
+"""Seconds: a mirror that was refused is tried again after 60."""
 BOUND_WITHIN = 60.0
 """Seconds: the binders of both clusters look at everything every 15."""
 
@@ -49,6 +51,7 @@ class ServiceUses(Rounds):
         """A mirror without the label by which it is watched is found by its name alone."""
 
         async def use() -> Steps:
+            await eventually(lambda: self.mirror(kind), "the mirror exists", seconds=MIRRORED_WITHIN)
             yield
             name, mount = await self.mirror(kind), self.scene.bound.mount
             await self.worker.kubectl("label", kind, name, "-n", mount, f"{LABEL}-")

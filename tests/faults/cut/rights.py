@@ -22,6 +22,7 @@ _CERTIFICATE = "requests the serving certificate of the kubelet port, at the sta
 _TENANTS = "only with spec.namespaceMapping: PerNamespace"
 _WEBSOCKET = "streams are WebSocket requests, which are GET; API servers before 1.35 do not check `create` for them"
 _WATCHED = "watched, and never read one by one"
+_LEADER = "only with leader election, in which a process that cannot renew its Lease exits on purpose: test_leaders.py"
 _UNBINDING = "only when the binding is deleted"
 NOT_USED = {
     "hub: get namespaces": _START,
@@ -35,6 +36,9 @@ NOT_USED = {
     "hub: list namespaces": _TENANTS,
     "hub: watch namespaces": _TENANTS,
     "hub: get endpointslices.discovery.k8s.io": _WATCHED,
+    "hub: get leases.coordination.k8s.io in namespace kubeocean-system": _LEADER,
+    "hub: create leases.coordination.k8s.io in namespace kubeocean-system": _LEADER,
+    "hub: update leases.coordination.k8s.io in namespace kubeocean-system": _LEADER,
     "worker: get resourceleasingpolicies.cloud.tencent.com": _WATCHED,
     "worker: patch secrets": "only for tokens that Kubeocean (Go) created",
     "worker: patch endpointslices.discovery.k8s.io": _UNBINDING,

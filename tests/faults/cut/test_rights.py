@@ -40,8 +40,16 @@ REFUSED_WITHIN = 20.0
 """Seconds in which a right is used by what the round does; one that is not used and not in NOT_USED is a failure."""
 VISIBLE_WITHIN = 45.0
 RECOVERED_WITHIN = 60.0
+FORGOTTEN_WITHIN = 100.0
+"""Seconds: a mirror that was refused is tried again after 60."""
+LATER_THAN_LOG = 5.0
+"""Seconds for which a condition or an Event may come later than the log."""
 LOG_ONLY: dict[str, str] = {}
 """Rights whose lack the log alone shows, with the reason."""
+SILENT = {
+    "worker: create priorityclasses.scheduling.k8s.io": "the class exists; without it each pod has an Event that names the class",
+}
+"""Rights whose lack is shown nowhere, as nothing is missing by it."""
 DEFAULT = 1
 """Rights of each cluster in the default run."""
 SETTINGS = {**SHORT, "provider": {**SHORT["provider"], "unused_copy_after": 2.0}}
@@ -67,6 +75,15 @@ class Table:
 
     rows: list[Row] = field(factory=list)
     problems: list[str] = field(factory=list)
+    forgetting: list[asyncio.Task[str]] = field(factory=list)
+    """Beside the rounds after it, as the conditions name each right."""
+
+    async def forget(self) -> None:
+        for each in await asyncio.gather(*self.forgetting, return_exceptions=True):
+            if isinstance(each, BaseException):
+                self.problems.append(str(each))
+            elif each > "  5":
+                print(each)
 
     def print(self) -> None:
         width = max((len(row.name) for row in self.rows), default=0)
@@ -128,13 +145,18 @@ async def _each_right(made: Scene, rights: Rights, choice: Choice, line: Cable) 
             try:
                 table.rows.append(await _without(rights, check, work=work, line=line))
                 print(table.rows[-1], flush=True)
+                if table.rows[-1].channel == "log" and name not in LOG_ONLY:
+                    table.problems.append(f"{name}: only the log shows it: {table.rows[-1].shown}")
             except (AssertionError, CommandFailed, ApiException) as error:
                 table.problems.append(f"{name}: {error}")
                 print(table.problems[-1], flush=True)
+            table.forgetting.append(asyncio.create_task(_forgotten(made, check, name)))
             assert made.program.alive and made.program.process.pid == pid, f"{name}\n{made.program.tail()}"
+    await table.forget()
     table.print()
-    used = {f"{call.verb} {call.what}" for call in audit.calls()}
-    wrong = [rights.name(each) for each in rights.checks if rights.name(each) in NOT_USED and f"{each.verb} {what_of(each)}" in used]
+    used = {(call.verb, call.what, space) for call in audit.calls() for space in ("", call.namespace)}
+    idle = [each for each in rights.checks if rights.name(each) in NOT_USED]
+    wrong = [rights.name(each) for each in idle if (each.verb, what_of(each), each.namespace) in used]
     assert not wrong, f"used, though NOT_USED names them: {wrong}"
     assert not table.problems, "\n".join(table.problems)
     assert uid_of(await work.stage.running("stays")) == stays
@@ -154,8 +176,11 @@ async def _without(rights: Rights, check: Check, *, work: Workload, line: Cable)
         began = time.monotonic()
         try:
             await eventually(lambda: _refused(audit, check), "used by this round", seconds=REFUSED_WITHIN, every=0.5)
-            shown = await eventually(lambda: _shown(work, check, since=since, before=before), "reported", seconds=VISIBLE_WITHIN, every=0.5)
-            waited = time.monotonic() - began
+            if name in SILENT:
+                shown, seen = f"silent: {SILENT[name]}", began
+            else:
+                shown, seen = await _reported(work, check, since=since, before=before)
+            waited = seen - began
         except AssertionError as error:
             problem = str(error)
     back = time.monotonic()
@@ -163,11 +188,9 @@ async def _without(rights: Rights, check: Check, *, work: Workload, line: Cable)
         await anext(steps, None)
         await eventually(work.done, "the work is done with the right", seconds=RECOVERED_WITHIN, every=0.3)
         await all_nodes(made, is_released, what="Ready and open")
-        await eventually(lambda: _is_forgotten(made, check), "no condition names the right", seconds=RECOVERED_WITHIN)
     except AssertionError as error:
         raise AssertionError(f"{problem} {error}\n{made.program.tail(60)}") from None
     assert not problem, problem
-    assert not shown.startswith("log") or name in LOG_ONLY, f"only the log shows it: {shown}"
     return Row(name, shown, waited, time.monotonic() - back)
 
 
@@ -176,21 +199,31 @@ def _refused(audit: Audit, check: Check) -> bool:
     return (check.verb, what_of(check), 403) in calls
 
 
-async def _shown(work: Workload, check: Check, *, since: datetime, before: int) -> str:
-    """Where the lack can be read: in a condition of the binding, an Event, a status, the answer to a caller, or else in the log."""
+async def _reported(work: Workload, check: Check, *, since: datetime, before: int) -> tuple[str, float]:
+    """Where the lack can be read, and since when: in a condition, an Event, the answer to a caller, or else in the log."""
+    logged: list[float] = []
+
+    async def shown() -> str:
+        if found := await _shown(work, check, since=since):
+            return found
+        lines = [each for each in work.scene.program.messages()[before:] if each["level"] in ("WARNING", "ERROR")]
+        line = next((each["message"] for each in lines if _names_it(json.dumps(each), check)), "")
+        if line:
+            logged.append(time.monotonic())
+        return f"log: {line}" if line and time.monotonic() - logged[0] > LATER_THAN_LOG else ""
+
+    found = await eventually(shown, "reported", seconds=VISIBLE_WITHIN, every=0.5)
+    return found, logged[0] if found.startswith("log") else time.monotonic()
+
+
+async def _shown(work: Workload, check: Check, *, since: datetime) -> str:
     texts = await _conditions(work.scene)
     for event in await items(work.hub, "events", "-A"):
         moment = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
         if datetime.fromisoformat(moment).timestamp() >= int(since.timestamp()):
             texts[f"Event {event['reason']}"] = str(event.get("message", ""))
     texts["answer to the caller"] = work.answer
-    for where, text in texts.items():
-        if _names_it(text, check):
-            return where
-    for message in work.scene.program.messages()[before:]:
-        if message["level"] in ("WARNING", "ERROR") and _names_it(json.dumps(message), check):
-            return f"log: {message['message']}"
-    return ""
+    return next((where for where, text in texts.items() if _names_it(text, check)), "")
 
 
 async def _conditions(made: Scene) -> dict[str, str]:
@@ -203,9 +236,15 @@ async def _conditions(made: Scene) -> dict[str, str]:
     return {f"condition {each['type']} of the {kind}": str(each.get("message", "")) for kind, each in conditions}
 
 
-async def _is_forgotten(made: Scene, check: Check) -> bool:
-    """Whether no condition names the right any more."""
-    return not any(_names_it(text, check) for text in (await _conditions(made)).values())
+async def _forgotten(made: Scene, check: Check, name: str) -> str:
+    """How long a condition names a right that is there again."""
+    began = time.monotonic()
+
+    async def none_names_it() -> bool:
+        return not any(_names_it(text, check) for text in (await _conditions(made)).values())
+
+    await eventually(none_names_it, f"no condition names the right {name}", seconds=FORGOTTEN_WITHIN, every=1.0)
+    return f"{time.monotonic() - began:5.1f} s until no condition names {name}"
 
 
 def _names_it(text: str, check: Check) -> bool:

@@ -245,3 +245,11 @@ async def test_a_missing_right_is_said_once_however_often_it_is_asked_for(mirror
     for _ in range(3):
         mirror.on_forbidden(Forbidden("watch events", "not allowed"), "mnt")
     assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+async def test_a_missing_right_to_write_events_is_logged_once(mirror: EventMirror, caplog: pytest.LogCaptureFixture) -> None:
+    message = 'events is forbidden: User "u" cannot patch resource "events" in API group "" in the namespace "default"'
+    for _ in range(3):
+        mirror.on_dropped(Forbidden("patch events default/e", message))
+    mirror.on_dropped(Forbidden("create events default/e", "unable to create new content in namespace default"))
+    assert [record.levelname for record in caplog.records if record.levelname == "WARNING"] == ["WARNING"]

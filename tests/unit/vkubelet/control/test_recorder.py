@@ -8,7 +8,9 @@ from tests.support.memory_api import MemoryApi
 from vkubelet.api.objects import NODES, PODS, Node, ObjectMeta, Pod
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
+from vkubelet.client.transport import Call
 from vkubelet.control.recorder import BURST, QUEUE_LIMIT, REFILL, ObjectReference, Recorder
+from vkubelet.errors import Forbidden
 from vkubelet.testing.clock import ManualClock
 
 
@@ -87,3 +89,33 @@ async def test_what_must_not_be_published_is_removed_before_the_message_is_cut()
         await events.written()
         running.cancel()
     assert [write.body["message"] for write in api.writes] == ["no uid-7"]
+
+
+class Refusing(MemoryApi):
+    """Refuses each request with this message."""
+
+    message = ""
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        if self.message:
+            raise Forbidden(call.attempt, self.message, status=403)
+        return await super().fetch(call, timeout)
+
+
+RIGHT = 'events is forbidden: User "u" cannot create resource "events" in API group "" in the namespace "default"'
+TERMINATING = 'events "e" is forbidden: unable to create new content in namespace default because it is being terminated'
+
+
+@pytest.mark.parametrize(("message", "warnings"), [(RIGHT, 2), (TERMINATING, 0)])
+async def test_a_missing_right_is_logged_once_until_an_event_is_written(
+    message: str, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = Refusing()
+    events = Recorder(api.client(), "vkubelet", clock=ManualClock())
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(events.run())
+        for number, api.message in enumerate((message, message, "", message)):
+            events.event(pod(number), "Started", "hello")
+            await events.written()
+        running.cancel()
+    assert [record.levelname for record in caplog.records if record.levelname == "WARNING"] == ["WARNING"] * warnings
