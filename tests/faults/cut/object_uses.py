@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 
 from attrs import define
 
@@ -30,6 +31,8 @@ class ServiceUses(Rounds):
         await delete(self.hub, "service", self.guest, "-n", self.stage.namespace, "--wait=false")
 
     async def changed_service(self) -> Steps:
+        for kind in ("services", "endpointslices"):
+            await eventually(partial(self.mirror, kind), "the mirror exists", seconds=MIRRORED_WITHIN)
         yield
         space = ("-n", self.stage.namespace)
         ports = {"spec": {"ports": [{"name": "http", "port": 1000 + self.number}]}}

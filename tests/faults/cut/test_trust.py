@@ -36,6 +36,8 @@ SHORT_LIVED = 45.0
 """Seconds."""
 TOKEN_LIVES = 20.0
 REPORTED_WITHIN = 60.0
+OUTLASTS_START = 150.0
+"""Seconds that a client certificate lives with which a process starts."""
 EXPIRED_WITHIN = TOKEN_LIVES + 70.0 + 2 * REPORTED_WITHIN
 """Seconds: the token is read within a minute, and the API server is more generous than its expiry."""
 RECOVERED_WITHIN = 90.0
@@ -286,3 +288,27 @@ async def test_trust_between_process_and_hub_is_lost_and_restored(gate: Gate, sc
             _, renewed = await _account(hub)
             secret.write_text(renewed)
             await trust.recovered("revoked token of the hub")
+
+
+async def test_expired_client_certificate_towards_the_hub_is_renewed_in_its_files(
+    gate: Gate, scene: MakeScene, hub: ControlPlane, directory: Path
+) -> None:
+    def issue(user: str, *, left: float) -> KeyFiles:
+        return authority(hub, left=left).client(user).write(directory, "client")
+
+    def way(plane: ControlPlane, name: str) -> Path:
+        """With a certificate in files; straight to the hub, as the gate's own connections have another."""
+        path = plane.client_config(name)
+        if plane is hub:
+            files, config = issue(name, left=OUTLASTS_START), decode_yaml(path.read_text())
+            config["users"][0]["user"] = {"client-certificate": str(files.certificate), "client-key": str(files.key)}
+            path.write_text(yaml.safe_dump(config))
+        return path
+
+    made = await scene(way=way, settings=SHORT)
+    trust = await Trust.of(made, gate, hub, directory)
+    with trust.untouched():
+        since = len(made.program.messages())
+        await trust.logged("expired client certificate of the hub", since, "nauthorized", seconds=OUTLASTS_START + REPORTED_WITHIN)
+        issue(made.bound.user, left=3600)
+        await trust.recovered("expired client certificate of the hub")

@@ -81,6 +81,20 @@ class Workload(NodeUses, ServiceUses, ClaimUses):
 
         return use
 
+    async def changed_originals(self) -> Steps:
+        """What is in a ConfigMap and a Secret that a running pod uses."""
+        meta, space = {"name": self.guest, "namespace": self.stage.namespace}, self.stage.namespace
+        await self.stage.home.create("configmaps", {"metadata": meta, "data": {"a": "1"}})
+        await self.stage.home.create("secrets", {"metadata": meta, "stringData": {"a": "1"}})
+        volumes = [{"name": "c", "configMap": {"name": self.guest}}, {"name": "s", "secret": {"secretName": self.guest}}]
+        await self.stage.create(self.guest, volumes=volumes, terminationGracePeriodSeconds=1)
+        await self.stage.running(self.guest)
+        yield
+        await self.stage.home.patch("configmaps", self.guest, {"data": {"a": "2"}}, namespace=space)
+        await self.stage.home.patch("secrets", self.guest, {"stringData": {"a": "2"}}, namespace=space)
+        yield
+        await self.stage.home.delete("pods", self.guest, space)
+
     async def event(self) -> Steps:
         physical = await self.stage.physical("stays")
         assert physical is not None
@@ -104,6 +118,8 @@ class Workload(NodeUses, ServiceUses, ClaimUses):
         """Another kubeconfig with the same content; without the finalizer and the mark, which the process restores."""
         yield
         await self.hub.kubectl("patch", "clusterbinding", self.scene.bound.name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+        # The process has to know of it before it connects.
+        await asyncio.sleep(1.0)
         change = '{"metadata":{"annotations":{"kubeocean.io/mount-owner":null}}}'
         await self.worker.kubectl("patch", "namespace", self.scene.bound.mount, "--type=merge", "-p", change)
         text = self.scene.bound.way(self.worker, self.scene.bound.user).read_text()
@@ -171,6 +187,7 @@ def uses_of(work: Workload) -> dict[str, Use]:
         "worker get csinodes": work.drivers_that_go,
         "worker patch resourceleasingpolicies": work.node_that_returns,
         "worker patch resourceleasingpolicies/status": work.size_of_lease,
+        **{f"worker update {kind}": work.changed_originals for kind in ("configmaps", "secrets")},
         "worker get namespaces": work.reconnect,
         "worker patch namespaces": work.reconnect,
         "worker create priorityclasses": work.first_pod_of_session,

@@ -67,10 +67,10 @@ def is_held(node: Body) -> bool:
 
 
 def is_released(node: Body) -> bool:
-    """Ready, and nothing is left of an outage."""
-    ready = next(each for each in node["status"]["conditions"] if each["type"] == "Ready")
+    """Ready, and nothing is left of an outage; a Node that was just created has no conditions."""
+    ready: Body = next((each for each in node["status"].get("conditions", ()) if each["type"] == "Ready"), {})
     return bool(
-        ready["status"] == "True"
+        ready.get("status") == "True"
         and ready["reason"] != "WorkerUnreachableHold"
         and condition(node, "kubeocean.io/WorkerReachable") != "False"
         and UNREACHABLE not in taints(node)
