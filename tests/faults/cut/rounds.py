@@ -86,6 +86,12 @@ class Rounds:
         if self.number > 1:
             await stage.home.delete("pods", last, stage.namespace)
 
+    async def tidy(self) -> None:
+        """Deletes pods that a use has left, as it failed."""
+        for body in await self.stage.home.list("pods", self.stage.namespace):
+            if body["metadata"]["name"].startswith("guest-"):
+                await self.stage.home.delete("pods", body["metadata"]["name"], self.stage.namespace)
+
     async def done(self) -> bool:
         """The new pod is Ready, the change has arrived, the pod of the last round is deleted everywhere."""
         pods = {body["metadata"]["name"]: body for body in await self.stage.home.list("pods", self.stage.namespace)}

@@ -22,7 +22,7 @@ from kubernetes.client import ApiException
 
 from kubeocean.rbac.permissions import hub_rules, worker_checks
 from tests.faults.cut.choice import Choice
-from tests.faults.cut.rights import NOT_USED, Rights, roles_of, what_of
+from tests.faults.cut.rights import LOG_ONLY, NOT_USED, SILENT, Rights, roles_of, what_of
 from tests.faults.cut.rounds import policies
 from tests.faults.cut.uses import Workload
 from tests.integration.kubeocean.conftest import MakeScene, Scene
@@ -38,20 +38,14 @@ from vkubelet.testing.cluster import CommandFailed, ControlPlane
 
 REFUSED_WITHIN = 20.0
 """Seconds in which a right is used by what the round does; one that is not used and not in NOT_USED is a failure."""
-SLOWLY_USED = {"worker: patch configmaps": 100.0}
-"""Seconds: of many changes, the ledger is stored once in half a minute on average."""
+SLOWLY_USED = {"worker: patch configmaps": 100.0, "worker: watch events": 100.0}
+"""Seconds: the ledger is stored once in half a minute on average, and a refused watch of Events is repeated after a minute."""
 VISIBLE_WITHIN = 45.0
 RECOVERED_WITHIN = 60.0
 FORGOTTEN_WITHIN = 100.0
 """Seconds: a mirror that was refused is tried again after 60."""
 LATER_THAN_LOG = 5.0
 """Seconds for which a condition or an Event may come later than the log."""
-LOG_ONLY: dict[str, str] = {}
-"""Rights whose lack the log alone shows, with the reason."""
-SILENT = {
-    "worker: create priorityclasses.scheduling.k8s.io": "the class exists; without it each pod has an Event that names the class",
-}
-"""Rights whose lack is shown nowhere, as nothing is missing by it."""
 DEFAULT = 1
 """Rights of each cluster in the default run."""
 SETTINGS = {**SHORT, "provider": {**SHORT["provider"], "unused_copy_after": 2.0}}
@@ -94,6 +88,8 @@ class Table:
             print(f"{row.name:{width}}  {times}{row.shown}")
         counts = Counter(row.channel for row in self.rows)
         print(f"{len(self.rows)} rights: {', '.join(f'{count} {channel}' for channel, count in counts.most_common())}")
+        reasons = Counter(LOG_ONLY.get(row.name, "unexpected") for row in self.rows if row.channel == "log")
+        print(*(f"log alone: {count} ({reason})" for reason, count in reasons.most_common()), sep="\n")
         slowest = sorted(self.rows, key=lambda row: row.reported)[-1:]
         last = sorted(self.rows, key=lambda row: row.recovered)[-1:]
         print(*(f"longest until reported: {row.reported:.1f} s ({row.name})" for row in slowest))
@@ -152,6 +148,7 @@ async def _each_right(made: Scene, rights: Rights, choice: Choice, line: Cable) 
             except (AssertionError, CommandFailed, ApiException) as error:
                 table.problems.append(f"{name}: {error}")
                 print(table.problems[-1], flush=True)
+                await work.tidy()
             table.forgetting.append(asyncio.create_task(_forgotten(made, check, name)))
             assert made.program.alive and made.program.process.pid == pid, f"{name}\n{made.program.tail()}"
     await table.forget()
@@ -184,7 +181,7 @@ async def _without(rights: Rights, check: Check, *, work: Workload, line: Cable)
                 shown, seen = await _reported(work, check, since=since, before=before)
             waited = seen - began
         except AssertionError as error:
-            problem = str(error)
+            problem = f"{error} {work.answer}"
     back = time.monotonic()
     try:
         await anext(steps, None)

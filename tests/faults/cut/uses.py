@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from asyncio.subprocess import PIPE, STDOUT
 from datetime import UTC, datetime
 
 from attrs import define
@@ -15,7 +16,7 @@ from tests.support.bound import SYSTEM, Body, apply, delete
 from tests.support.objects import Question, objects_of
 from tests.support.program import eventually
 from vkubelet.clock import rfc3339
-from vkubelet.testing.cluster import CommandFailed
+from vkubelet.testing.cluster import CommandFailed, ControlPlane
 
 
 @define(eq=False, slots=False)
@@ -40,14 +41,34 @@ class Workload(NodeUses, ServiceUses, ClaimUses):
         yield
         await delete(self.hub, "deployment", self.guest, "-n", self.stage.namespace, "--wait=false")
 
-    async def resize(self) -> Steps:
+    async def label_from_worker(self) -> Steps:
+        yield
+        change = {"metadata": {"labels": {"worker.example.com/round": str(self.number)}}}
+        name, mount = self.stage.physical_name("stays"), self.scene.bound.mount
+        await self.stage.there.patch("pods", name, change, namespace=mount)
+        yield
+
+    async def orphan(self) -> Steps:
+        """Its pod of the hub is deleted at once, which is proven before the physical one is deleted."""
         async for _ in self._with_guest():
             yield
-            change = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "20m"}}}]}}
-            await self.hub.kubectl(
-                "patch", "pod", self.guest, "-n", self.stage.namespace, "--subresource", "resize", "-p", json.dumps(change)
-            )
+            await self.stage.home.delete("pods", self.guest, self.stage.namespace, grace=0)
             yield
+
+    async def resize(self) -> Steps:
+        """The API server of the hub allows it for a pod whose status has the amounts, which simulated kubelets do not report."""
+        async for _ in self._with_guest():
+            space, name = self.scene.bound.mount, self.stage.physical_name(self.guest)
+            statuses = [{"name": "main", "resources": {"requests": {"cpu": "10m"}}}]
+            await self._patch(self.worker, name, space, "status", {"status": {"containerStatuses": statuses}})
+            await self.stage.until(self.guest, lambda body: "resources" in body["status"]["containerStatuses"][0], "has its amounts")
+            yield
+            containers = [{"name": "main", "resources": {"requests": {"cpu": "20m"}}}]
+            await self._patch(self.hub, self.guest, self.stage.namespace, "resize", {"spec": {"containers": containers}})
+            yield
+
+    async def _patch(self, cluster: ControlPlane, name: str, namespace: str, subresource: str, change: Body) -> None:
+        await cluster.kubectl("patch", "pod", name, "-n", namespace, "--subresource", subresource, "-p", json.dumps(change))
 
     async def debug(self) -> Steps:
         async for _ in self._with_guest():
@@ -72,7 +93,7 @@ class Workload(NodeUses, ServiceUses, ClaimUses):
             yield
             try:
                 async with asyncio.timeout(10):
-                    await self.hub.kubectl(*arguments, "-n", self.stage.namespace)
+                    self.answer = await self.hub.kubectl(*arguments, "-n", self.stage.namespace)
             except CommandFailed as error:
                 self.answer = error.stderr
             except TimeoutError:
@@ -80,6 +101,28 @@ class Workload(NodeUses, ServiceUses, ClaimUses):
             yield
 
         return use
+
+    async def forward(self) -> Steps:
+        """A port of the pod is dialed when a client connects."""
+        yield
+        port, kubectl = self.hub.site.free_port(), (await self.hub.site.binaries.ensure(["kubectl"]))["kubectl"]
+        arguments = ("port-forward", "stays", f"{port}:80", "-n", self.stage.namespace, f"--kubeconfig={self.hub.kubeconfig}")
+        process = await asyncio.create_subprocess_exec(str(kubectl), *arguments, stdout=PIPE, stderr=STDOUT)
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(10):
+                await process.stdout.readline()
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(b"hello")
+                while line := await process.stdout.readline():
+                    self.answer += line.decode()
+        except (TimeoutError, OSError) as error:
+            self.answer += f" {error!r}"
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+        yield
 
     async def changed_originals(self) -> Steps:
         """What is in a ConfigMap and a Secret that a running pod uses."""
@@ -170,6 +213,8 @@ def uses_of(work: Workload) -> dict[str, Use]:
         "hub patch clusterbindings": work.reconnect,
         "hub patch clusterbindings/status": work.broken_kubeconfig,
         "hub get secrets": work.reconnect,
+        "hub get pods": work.orphan,
+        "hub patch pods": work.label_from_worker,
         "hub get replicasets": work.pod_of_deployment,
         "hub patch events": work.event,
         "hub get leases kube-node-lease": work.lease_that_is_edited,
@@ -194,7 +239,7 @@ def uses_of(work: Workload) -> dict[str, Use]:
         "worker get pods/log": work.stream("logs", "stays"),
         "worker get pods/exec": work.stream("exec", "stays", "--", "true"),
         "worker get pods/attach": work.stream("attach", "stays"),
-        "worker get pods/portforward": work.stream("port-forward", "stays", ":80"),
+        "worker get pods/portforward": work.forward,
         "worker patch pods/resize": work.resize,
         "worker patch pods/ephemeralcontainers": work.debug,
     }
