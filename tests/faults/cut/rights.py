@@ -65,8 +65,6 @@ _HUB_WATCHES = (
     "secrets",
     _CLAIMS,
     _VOLUMES,
-    "services",
-    "endpointslices.discovery.k8s.io",
 )
 LOG_ONLY = {
     "hub: patch clusterbindings.cloud.tencent.com/status": _CONDITION,
@@ -98,8 +96,9 @@ SILENT = {
     "worker: create priorityclasses.scheduling.k8s.io": "the class exists; without it each pod has an Event that names the class",
     "worker: get namespaces": "a mount namespace that cannot be read is used if pods may be created in it",
     "worker: patch namespaces": "a mount namespace that cannot be claimed is used if pods may be created in it",
+    "worker: get pods/log": "the API server of the hub replaces the text of each 503 of a kubelet port by its own",
 }
-"""Rights whose lack is shown nowhere, as nothing is missing by it."""
+"""Rights whose lack is shown nowhere, with the reason."""
 
 
 def what_of(check: Check) -> str:

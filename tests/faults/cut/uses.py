@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from attrs import define
 
 from tests.faults.cut.node_uses import NodeUses
-from tests.faults.cut.object_uses import ClaimUses, ServiceUses
+from tests.faults.cut.object_uses import MIRRORED_WITHIN, ClaimUses, ServiceUses
 from tests.faults.cut.rounds import Steps, Use
 from tests.support.bound import SYSTEM, Body, apply, delete
 from tests.support.objects import Question, objects_of
@@ -93,7 +93,7 @@ class Workload(NodeUses, ServiceUses, ClaimUses):
             yield
             try:
                 async with asyncio.timeout(10):
-                    self.answer = await self.hub.kubectl(*arguments, "-n", self.stage.namespace)
+                    self.answer = await self.hub.kubectl("-n", self.stage.namespace, *arguments)
             except CommandFailed as error:
                 self.answer = error.stderr
             except TimeoutError:
@@ -138,7 +138,22 @@ class Workload(NodeUses, ServiceUses, ClaimUses):
         yield
         await self.stage.home.delete("pods", self.guest, space)
 
-    async def event(self) -> Steps:
+    async def repeated_event(self) -> Steps:
+        """After a refusal, Events of the worker are watched again within a minute."""
+        await self._event()
+        await self.stage.event("stays", f"Round{self.number}", seconds=MIRRORED_WITHIN)
+        yield
+        change = {"count": 2, "lastTimestamp": rfc3339(datetime.now(UTC))}
+        await self.stage.there.patch("events", self.guest, change, namespace=self.scene.bound.mount)
+        yield
+
+    async def new_event(self) -> Steps:
+        yield
+        await self._event()
+        yield
+
+    async def _event(self) -> None:
+        """An Event of a kubelet of the worker about the pod that stays."""
         physical = await self.stage.physical("stays")
         assert physical is not None
         meta, now = physical["metadata"], rfc3339(datetime.now(UTC))
@@ -149,11 +164,6 @@ class Workload(NodeUses, ServiceUses, ClaimUses):
             **{"firstTimestamp": now, "lastTimestamp": now, "source": {"component": "kubelet", "host": self.stage.nodes[0]}},
         }
         await self.stage.there.create("events", body)
-        await self.stage.event("stays", f"Round{self.number}")
-        yield
-        change = {"count": 2, "lastTimestamp": rfc3339(datetime.now(UTC))}
-        await self.stage.there.patch("events", self.guest, change, namespace=meta["namespace"])
-        yield
 
     # --- the binding ---
 
@@ -216,7 +226,9 @@ def uses_of(work: Workload) -> dict[str, Use]:
         "hub get pods": work.orphan,
         "hub patch pods": work.label_from_worker,
         "hub get replicasets": work.pod_of_deployment,
-        "hub patch events": work.event,
+        "hub create events": work.new_event,
+        "hub patch events": work.repeated_event,
+        **{f"worker {verb} events": work.repeated_event for verb in ("list", "watch")},
         "hub get leases kube-node-lease": work.lease_that_is_edited,
         "hub create leases kube-node-lease": work.node_that_returns,
         "hub delete leases kube-node-lease": work.node_that_goes,
