@@ -42,6 +42,7 @@ NOT_USED = {
     "worker: get resourceleasingpolicies.cloud.tencent.com": _WATCHED,
     "worker: patch secrets": "only for tokens that Kubeocean (Go) created",
     "worker: patch endpointslices.discovery.k8s.io": _UNBINDING,
+    "worker: patch pods/resize": "an API server refuses a resize until the kubelet reports amounts, which simulated kubelets do not",
     "worker: create pods/exec": _WEBSOCKET,
     "worker: create pods/attach": _WEBSOCKET,
     "worker: create pods/portforward": _WEBSOCKET,

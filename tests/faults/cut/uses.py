@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from asyncio.subprocess import PIPE, STDOUT
 from datetime import UTC, datetime
 
@@ -16,7 +15,7 @@ from tests.support.bound import SYSTEM, Body, apply, delete
 from tests.support.objects import Question, objects_of
 from tests.support.program import eventually
 from vkubelet.clock import rfc3339
-from vkubelet.testing.cluster import CommandFailed, ControlPlane
+from vkubelet.testing.cluster import CommandFailed
 
 
 @define(eq=False, slots=False)
@@ -54,21 +53,6 @@ class Workload(NodeUses, ServiceUses, ClaimUses):
             yield
             await self.stage.home.delete("pods", self.guest, self.stage.namespace, grace=0)
             yield
-
-    async def resize(self) -> Steps:
-        """The API server of the hub allows it for a pod whose status has the amounts, which simulated kubelets do not report."""
-        async for _ in self._with_guest():
-            space, name = self.scene.bound.mount, self.stage.physical_name(self.guest)
-            statuses = [{"name": "main", "resources": {"requests": {"cpu": "10m"}}}]
-            await self._patch(self.worker, name, space, "status", {"status": {"containerStatuses": statuses}})
-            await self.stage.until(self.guest, lambda body: "resources" in body["status"]["containerStatuses"][0], "has its amounts")
-            yield
-            containers = [{"name": "main", "resources": {"requests": {"cpu": "20m"}}}]
-            await self._patch(self.hub, self.guest, self.stage.namespace, "resize", {"spec": {"containers": containers}})
-            yield
-
-    async def _patch(self, cluster: ControlPlane, name: str, namespace: str, subresource: str, change: Body) -> None:
-        await cluster.kubectl("patch", "pod", name, "-n", namespace, "--subresource", subresource, "-p", json.dumps(change))
 
     async def debug(self) -> Steps:
         async for _ in self._with_guest():
@@ -252,7 +236,6 @@ def uses_of(work: Workload) -> dict[str, Use]:
         "worker get pods/exec": work.stream("exec", "stays", "--", "true"),
         "worker get pods/attach": work.stream("attach", "stays"),
         "worker get pods/portforward": work.forward,
-        "worker patch pods/resize": work.resize,
         "worker patch pods/ephemeralcontainers": work.debug,
     }
     for kind in ("services", "endpointslices"):
