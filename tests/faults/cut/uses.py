@@ -17,6 +17,8 @@ from tests.support.program import eventually
 from vkubelet.clock import rfc3339
 from vkubelet.testing.cluster import CommandFailed
 
+_CLAIMS, _VOLUMES = "persistentvolumeclaims", "persistentvolumes"
+
 
 @define(eq=False, slots=False)
 class Workload(NodeUses, ServiceUses, ClaimUses):
@@ -152,15 +154,22 @@ class Workload(NodeUses, ServiceUses, ClaimUses):
     # --- the binding ---
 
     async def reconnect(self) -> Steps:
-        """Another kubeconfig with the same content; without the finalizer and the mark, which the process restores."""
+        """Another kubeconfig with the same content; without the mark, which the process restores."""
         yield
-        await self.hub.kubectl("patch", "clusterbinding", self.scene.bound.name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
-        # The process has to know of it before it connects.
-        await asyncio.sleep(1.0)
         change = '{"metadata":{"annotations":{"kubeocean.io/mount-owner":null}}}'
         await self.worker.kubectl("patch", "namespace", self.scene.bound.mount, "--type=merge", "-p", change)
         text = self.scene.bound.way(self.worker, self.scene.bound.user).read_text()
         await self._kubeconfig(f"{text}\n# round {self.number}\n")
+        yield
+
+    async def finalizer(self) -> Steps:
+        """The process restores it when it connects, and may see late that it is missing: its watch waits after the refusals before."""
+        yield
+        await self.hub.kubectl("patch", "clusterbinding", self.scene.bound.name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+        text = self.scene.bound.way(self.worker, self.scene.bound.user).read_text()
+        for attempt in range(4):
+            await asyncio.sleep(4.0)
+            await self._kubeconfig(f"{text}\n# round {self.number}.{attempt}\n")
         yield
 
     async def first_pod_of_session(self) -> Steps:
@@ -190,9 +199,12 @@ class Workload(NodeUses, ServiceUses, ClaimUses):
 
 
 def uses_of(work: Workload) -> dict[str, Use]:
-    """By cluster, verb and resource, or by cluster and resource; every other right is used by each round."""
-    claims, pvs = "persistentvolumeclaims", "persistentvolumes"
-    found: dict[str, Use] = {
+    """By cluster, verb and resource, maybe with the namespace; every other right is used by each round."""
+    return {**_uses_in_hub(work), **_uses_in_worker(work)}
+
+
+def _uses_in_hub(work: Workload) -> dict[str, Use]:
+    return {
         "hub patch nodes": work.taint_of_node,
         "hub patch nodes/status": work.size_of_lease,
         "hub create nodes": work.node_that_returns,
@@ -204,7 +216,7 @@ def uses_of(work: Workload) -> dict[str, Use]:
         "hub patch csinodes": work.drivers_that_change,
         "hub create pods/eviction": work.node_that_goes,
         "hub get clusterbindings": work.node_that_goes,
-        "hub patch clusterbindings": work.reconnect,
+        "hub patch clusterbindings": work.finalizer,
         "hub patch clusterbindings/status": work.broken_kubeconfig,
         "hub get secrets": work.reconnect,
         "hub get pods": work.orphan,
@@ -212,18 +224,23 @@ def uses_of(work: Workload) -> dict[str, Use]:
         "hub get replicasets": work.pod_of_deployment,
         "hub create events": work.new_event,
         "hub patch events": work.repeated_event,
-        **{f"worker {verb} events": work.repeated_event for verb in ("list", "watch")},
         "hub get leases kube-node-lease": work.lease_that_is_edited,
         "hub create leases kube-node-lease": work.node_that_returns,
         "hub delete leases kube-node-lease": work.node_that_goes,
         "hub create pods kubeocean-fake": work.host_port,
         "hub get services": work.deleted_service,
-        f"hub patch {claims}/status": work.used_claim(work.grow_claim),
-        **{f"hub {verb} {kind}": work.new_claim for verb in ("get", "patch") for kind in (claims, pvs)},
-        **{f"worker {verb} {kind}": work.new_claim for verb in ("get", "create") for kind in (claims, pvs)},
-        **{f"worker delete {kind}": work.used_claim(work.drop_user) for kind in (claims, pvs)},
-        f"worker patch {claims}": work.used_claim(work.unmark_claim),
-        f"worker patch {pvs}": work.used_claim(work.grow_volume),
+        f"hub patch {_CLAIMS}/status": work.used_claim(work.grow_claim),
+        **{f"hub {verb} {kind}": work.new_claim for verb in ("get", "patch") for kind in (_CLAIMS, _VOLUMES)},
+    }
+
+
+def _uses_in_worker(work: Workload) -> dict[str, Use]:
+    found: dict[str, Use] = {
+        **{f"worker {verb} events": work.repeated_event for verb in ("list", "watch")},
+        **{f"worker {verb} {kind}": work.new_claim for verb in ("get", "create") for kind in (_CLAIMS, _VOLUMES)},
+        **{f"worker delete {kind}": work.used_claim(work.drop_user) for kind in (_CLAIMS, _VOLUMES)},
+        f"worker patch {_CLAIMS}": work.used_claim(work.unmark_claim),
+        f"worker patch {_VOLUMES}": work.used_claim(work.grow_volume),
         "worker get nodes": work.node_that_goes,
         "worker get csinodes": work.drivers_that_go,
         "worker patch resourceleasingpolicies": work.node_that_returns,
