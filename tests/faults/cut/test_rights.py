@@ -36,7 +36,7 @@ from tests.support.witness import watching
 from vkubelet.api.rbac import Check, checks_of
 from vkubelet.testing.cluster import CommandFailed, ControlPlane
 
-REFUSED_WITHIN = 20.0
+REFUSED_WITHIN = 40.0
 """Seconds in which a right is used by what the round does; one that is not used and not in NOT_USED is a failure."""
 SLOWLY_USED = {"worker: patch configmaps": 100.0}
 """Seconds: of many changes, the ledger is stored once in half a minute on average."""

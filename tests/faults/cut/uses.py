@@ -49,13 +49,6 @@ class Workload(NodeUses, ServiceUses, ClaimUses):
         await self.stage.there.patch("pods", name, change, namespace=mount)
         yield
 
-    async def orphan(self) -> Steps:
-        """Its pod of the hub is deleted at once, which is proven before the physical one is deleted."""
-        async for _ in self._with_guest():
-            yield
-            await self.stage.home.delete("pods", self.guest, self.stage.namespace, grace=0)
-            yield
-
     async def debug(self) -> Steps:
         async for _ in self._with_guest():
             yield
@@ -219,7 +212,6 @@ def _uses_in_hub(work: Workload) -> dict[str, Use]:
         "hub patch clusterbindings": work.finalizer,
         "hub patch clusterbindings/status": work.broken_kubeconfig,
         "hub get secrets": work.reconnect,
-        "hub get pods": work.orphan,
         "hub patch pods": work.label_from_worker,
         "hub get replicasets": work.pod_of_deployment,
         "hub create events": work.new_event,
