@@ -4,6 +4,7 @@ Invariant: the output shares no memory with the input, so the buffer of a comple
 """
 
 import enum
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
@@ -79,6 +80,14 @@ class _List(msgspec.Struct, frozen=True, gc=False):
     kind: str = ""
 
 
+class _Kinded(msgspec.Struct, frozen=True, gc=False):
+    kind: str = ""
+
+
+class _KindedEvent(msgspec.Struct, frozen=True, gc=False):
+    object: _Kinded = _Kinded()
+
+
 class _Marker(msgspec.Struct, frozen=True, gc=False):
     metadata: ObjectMeta = ObjectMeta()
 
@@ -111,6 +120,10 @@ _status = msgspec.json.Decoder(_Status).decode
 _marker = msgspec.json.Decoder(_Marker).decode
 _any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
+_kinded = msgspec.json.Decoder(_Kinded).decode
+_kinded_event = msgspec.json.Decoder(_KindedEvent).decode
+_KIND_FIRST = re.compile(rb'\{"type":"[A-Z]+","object":\{(?:"apiVersion":"[^"\\]*",)?"kind":"([A-Za-z0-9]+)"')
+"""The beginning of an event as API servers write it; to read only this is faster than to parse all of the object once more."""
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors of decoding; the last for text that nests thousands of levels."""
 _TYPES = {each.value: each for each in EventType}
@@ -151,6 +164,20 @@ def decode_event(head: type[T], line: bytes, *, attempt: str = "", server: str =
         return event
     except _UNREADABLE as error:
         raise _unreadable(attempt or f"decode {head.__name__}", server, error) from error
+
+
+def kind_of(data: bytes) -> str:
+    """Returns the kind of an object, "" where it has none or the data is no object."""
+    try:
+        return _kinded(data).kind
+    except _UNREADABLE:
+        return ""
+
+
+def kind_of_event(line: bytes) -> str:
+    """Returns the kind of the object of an event that can be decoded, "" where it has none."""
+    known = _KIND_FIRST.match(line)
+    return known[1].decode() if known else _kinded_event(line).object.kind
 
 
 def decode_json(data: bytes) -> Json:

@@ -3,13 +3,11 @@
 Invariant: what is something else is a ServerError that names the server and the difference, and never an object, an empty list or an event.
 """
 
-import re
 from typing import TypeVar
 
-import msgspec
 from attrs import frozen
 
-from vkubelet.api.codec import EventType, ObjectList, WatchEvent, decode_event, decode_list, decode_object
+from vkubelet.api.codec import EventType, ObjectList, WatchEvent, decode_event, decode_list, decode_object, kind_of, kind_of_event
 from vkubelet.api.objects import Key, KubeObject, ObjectMeta, Resource
 from vkubelet.errors import ServerError
 
@@ -19,21 +17,6 @@ METADATA_ONLY = "PartialObjectMetadata"
 """Kind of objects of which only the metadata was requested."""
 _BY_NAME = "metadata.name="
 _STATUS, _BUILT_IN = "Status", ".k8s.io"
-
-
-class _Kinded(msgspec.Struct, frozen=True, gc=False):
-    kind: str = ""
-
-
-class _Event(msgspec.Struct, frozen=True, gc=False):
-    object: _Kinded = _Kinded()
-
-
-_kinded = msgspec.json.Decoder(_Kinded).decode
-_event = msgspec.json.Decoder(_Event).decode
-_KIND_FIRST = re.compile(rb'\{"type":"[A-Z]+","object":\{(?:"apiVersion":"[^"\\]*",)?"kind":"([A-Za-z0-9]+)"')
-"""The beginning of an event as API servers write it; to read only this is faster than to parse all of the object once more."""
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 @frozen
@@ -71,14 +54,6 @@ def by_name(fields: str) -> str:
     return next((each.removeprefix(_BY_NAME) for each in fields.split(",") if each.startswith(_BY_NAME)), "")
 
 
-def kind_of(data: bytes) -> str:
-    """Returns the kind of an object, "" where it has none or the data is no object."""
-    try:
-        return _kinded(data).kind
-    except _UNREADABLE:
-        return ""
-
-
 def to_object(resource: Resource[T], data: bytes, requested: Requested) -> T:
     """Decodes the response to a read or write of one object. Raises ServerError."""
     requested.check_kind(kind_of(data), resource.kind)
@@ -109,8 +84,7 @@ def _check_list(resource: Resource[T], kind: str, requested: Requested) -> None:
 def to_event(resource: Resource[T], line: bytes, requested: Requested) -> WatchEvent[T]:
     """Decodes one line of a watch. Raises Expired or another ApiError for an ERROR event, and ServerError."""
     event = decode_event(resource.head, line, attempt=requested.attempt, server=requested.server)
-    known = _KIND_FIRST.match(line)
-    requested.check_kind(known[1].decode() if known else _event(line).object.kind, resource.kind, METADATA_ONLY)
+    requested.check_kind(kind_of_event(line), resource.kind, METADATA_ONLY)
     if event.type is not EventType.BOOKMARK:
         requested.check(resource, event.object.metadata)
     return event

@@ -15,10 +15,10 @@ from typing import Protocol, Self, TypeVar
 import aiohttp
 from attrs import evolve, frozen
 
-from vkubelet.api.codec import ObjectList, WatchEvent, decode_object, encode_json
+from vkubelet.api.codec import ObjectList, WatchEvent, decode_object, encode_json, kind_of
 from vkubelet.api.objects import Json, JsonView, Key, KubeObject, ObjectMeta, PodRef, Resource
 from vkubelet.client.connection import Connection
-from vkubelet.client.responses import METADATA_ONLY, Requested, by_name, kind_of, to_list, to_object
+from vkubelet.client.responses import METADATA_ONLY, Requested, by_name, to_list, to_object
 from vkubelet.client.transport import JSON, Call, Transport, gathered
 from vkubelet.client.watch import watch, watch_params
 from vkubelet.clock import Clock, SystemClock
