@@ -18,7 +18,7 @@ from vkubelet.clock import rfc3339
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change
 from vkubelet.control.workqueue import Priority
-from vkubelet.errors import Conflict, NotFound
+from vkubelet.errors import NotFound
 from vkubelet.logformat import bind
 from vkubelet.provider import Host
 
@@ -102,7 +102,7 @@ class LegacyTokens:
             log.debug("the virtual pod is deleted")
         try:
             await self._worker.client.delete(SECRETS, secret.key, uid=secret.metadata.uid)
-        except (NotFound, Conflict):
+        except NotFound:
             log.debug("token Secret is deleted already")
         return None
 

@@ -23,7 +23,7 @@ from vkubelet.control.informer import Change
 from vkubelet.control.shards import ONLY, Shard
 from vkubelet.control.tokens import is_issued_later, renewal_time, request_token, spread_of, wait_for_renewal
 from vkubelet.control.workqueue import Priority
-from vkubelet.errors import AlreadyExists, Conflict, NotFound, Unavailable
+from vkubelet.errors import AlreadyExists, NotFound, Unavailable
 from vkubelet.logformat import bind
 from vkubelet.provider import Host
 
@@ -217,7 +217,7 @@ class TokenReconciler:
             return _RECHECK_AFTER
         try:
             await self._worker.client.delete(SECRETS, secret.key, uid=secret.metadata.uid)
-        except (NotFound, Conflict):
+        except NotFound:
             log.debug("token Secret is deleted already")
         return None
 

@@ -18,7 +18,7 @@ from vkubelet.clock import rfc3339
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.workqueue import Priority
-from vkubelet.errors import Conflict, Invalid, NotFound, Unavailable
+from vkubelet.errors import Invalid, NotFound, Unavailable
 from vkubelet.logformat import bind
 
 log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class CSINodeReconciler:
         if live is not None and self._is_ours(live.metadata):
             try:
                 await self._scope.host.client.delete(CSINODES, live.metadata.name, uid=live.metadata.uid)
-            except (NotFound, Conflict):
+            except NotFound:
                 log.debug("CSINode is deleted already")
         return None
 

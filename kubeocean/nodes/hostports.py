@@ -22,7 +22,7 @@ from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.store import Store
 from vkubelet.control.workqueue import Priority
-from vkubelet.errors import AlreadyExists, Conflict, Forbidden, NotFound, Unavailable
+from vkubelet.errors import AlreadyExists, Forbidden, NotFound, Unavailable
 from vkubelet.logformat import bind
 
 log = logging.getLogger(__name__)
@@ -199,7 +199,7 @@ class HostPortReconciler:
         for pod in list(pods):
             try:
                 await self._scope.host.node_client(pod.node).delete(PODS, pod.key, grace=0, uid=pod.metadata.uid)
-            except (NotFound, Conflict):
+            except NotFound:
                 log.debug("placeholder is deleted already")
 
     def _pod_changed(self, change: Change[Pod]) -> None:

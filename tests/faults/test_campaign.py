@@ -45,6 +45,9 @@ ONCE_FAILED = (
     "kubeocean/copies seed=20261124 severed:28:5",
     "kubeocean/return seed=943749 crash:23:5 cut@hub:9:25",
     "kubeocean/kinds-unbind seed=402 severed:43:5",
+    "kubeocean/withdrawn seed=1 clock:3:-3600",
+    "kubeocean/tokens seed=1 clock:6:-3600",
+    "kubeocean/tokens seed=1 refused:39:409",
 )
 """Schedules in which a campaign has found a defect of the product, of a scene or of an oracle."""
 SCENARIOS = ["/".join(each) for each in scenarios()]
