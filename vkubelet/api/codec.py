@@ -123,7 +123,7 @@ _encode = msgspec.json.Encoder().encode
 _kinded = msgspec.json.Decoder(_Kinded).decode
 _kinded_event = msgspec.json.Decoder(_KindedEvent).decode
 _KIND_FIRST = re.compile(rb'\{"type":"[A-Z]+","object":\{(?:"apiVersion":"[^"\\]*",)?"kind":"([A-Za-z0-9]+)"')
-"""The beginning of an event as API servers write it; to read only this is faster than to parse all of the object once more."""
+"""How an event starts as API servers write it; to read only this is faster than to parse all of the object once more."""
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors of decoding; the last for text that nests thousands of levels."""
 _TYPES = {each.value: each for each in EventType}

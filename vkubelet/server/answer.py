@@ -87,7 +87,7 @@ class _Answer:
         self._ended = False
         self.response = web.StreamResponse(headers={"Content-Type": content_type})
         if request.version < HttpVersion11:
-            # Without chunks the end of the connection is that of the body (RFC 9112, section 6.3), even if the caller wants to keep it.
+            # Without chunks only a closed connection shows that the body is complete (RFC 9112, section 6.3).
             self.response.force_close()
 
     @property
