@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from vkubelet.api.objects import KubeObject, Resource
-from vkubelet.client.responses import Requested, to_list
+from vkubelet.client.responses import METADATA_ONLY, Requested, to_list
 from vkubelet.client.rest import Client, Selection
 from vkubelet.client.transport import Transport
 from vkubelet.logformat import bind
@@ -50,7 +50,7 @@ def report(client: Client, resource: Resource[T]) -> None:
 async def newest(client: Client, resource: Resource[T], where: Selection) -> str:
     """Returns the current resourceVersion, by a small list that is read from etcd, and so shows too that the server responds."""
     path, params = resource.path(where.namespace), [*where.params(), ("limit", "1")]
-    answer = await client.request("GET", path, params=params, accept=where.accept("PartialObjectMetadataList"))
+    answer = await client.request("GET", path, params=params, accept=where.accept(f"{METADATA_ONLY}List"))
     requested = Requested(client.connection.url, f"list {resource}", where.namespace)
     return to_list(resource, answer, requested).resource_version
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -12,6 +11,7 @@ from attrs import define
 from tests.support.bound import SAMPLES, Body, get
 from tests.support.objects import Question, objects_of
 from tests.support.program import eventually
+from tests.support.reviews import allows
 from tests.support.roles import narrowed
 from vkubelet.api.codec import decode_yaml_documents
 from vkubelet.api.rbac import Check
@@ -121,7 +121,7 @@ class Rights:
     checks: Sequence[Check]
 
     def name(self, check: Check) -> str:
-        """Names a right as NOT_USED does; the namespaces of Leases tell two rights apart."""
+        """Names a right as NOT_USED does; the namespaces of Leases distinguish two rights."""
         return f"{self.side}: {check if self.side == 'hub' else str(check).partition(' in namespace ')[0]}"
 
     @asynccontextmanager
@@ -155,13 +155,7 @@ class Rights:
             "namespace": check.namespace,
             "name": check.name,
         }
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "spec": {"user": self.user, "resourceAttributes": attributes},
-        }
-        out = json.loads(await self.plane.kubectl("create", "-f", "-", "-o", "json", stdin=json.dumps(review)))
-        return bool(out["status"]["allowed"]) is answer
+        return await allows(self.plane, self.user, **attributes) is answer
 
 
 def _place(role: tuple[str, str, str]) -> list[str]:

@@ -31,6 +31,7 @@ from vkubelet.settings import Settings
 
 Body = dict[str, Any]
 BINDING, MOUNT = "demo", "leased"
+VIRTUAL_NODES = frozenset({f"vnode-{BINDING}-one", f"vnode-{BINDING}-two"})
 _VOLUME: Body = {"name": "settings", "configMap": {"name": "settings"}}
 THEIRS = "of-the-owner"
 """A Service of the worker's owner among the mirrors."""
@@ -105,7 +106,7 @@ class KubeoceanWorld(World):
             self.bind()
         self.history.virtual_uid_key = keys.VIRTUAL_POD_UID
         if self.scenarios[self.scenario] == "unbind":
-            self.history.may_be_unready |= {f"vnode-{BINDING}-one", f"vnode-{BINDING}-two"}
+            self.history.may_be_unready |= VIRTUAL_NODES
         self.hub.run()
         self.every(0.5, self.worker.name, self.worker.schedule)
         self.kubelets.run()

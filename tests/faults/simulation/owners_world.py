@@ -13,7 +13,7 @@ from tests.faults.model.kinds import Kind
 from tests.faults.simulation import schedule
 from tests.faults.simulation.actors import NAMESPACE, condition, pod_body
 from tests.faults.simulation.kubelet import STOP_DELAY
-from tests.faults.simulation.kubeocean_world import BINDING, MOUNT, POLICIES_PATH, THEIRS, KubeoceanWorld
+from tests.faults.simulation.kubeocean_world import MOUNT, POLICIES_PATH, THEIRS, VIRTUAL_NODES, KubeoceanWorld
 from vkubelet.clock import parse_rfc3339
 
 Body = dict[str, Any]
@@ -66,11 +66,7 @@ class OwnersWorld(KubeoceanWorld):
         """A window closes, a budget refuses the evictions, and the process is started again: pods leave when the grace period is over."""
         self.history.may_end |= {"web-0"}
         await self._closing()
-        await self.pause(25.0)
-        for process in list(self.running.values()):
-            self.crash(process, 2.0)
-        await self.pause(_GRACE - 10.0)
-        self.expect("closed window", self._is_open)
+        await self._started_again("closed window")
         self.policy("all", _OPEN)
         self.wish("StatefulSet web", lambda: self.hub.unready(["web-0"]))
         self._always()
@@ -100,19 +96,23 @@ class OwnersWorld(KubeoceanWorld):
     async def withdrawn(self) -> None:
         """The policy is deleted, a budget refuses evictions, the process is started again: the grace period counts from the deletion."""
         self.history.may_end |= {"web-0"}
-        self.history.may_be_unready |= {f"vnode-{BINDING}-one", f"vnode-{BINDING}-two"}
+        self.history.may_be_unready |= VIRTUAL_NODES
         await self._protected(_OPEN)
         path = f"{POLICIES_PATH}/all"
         self.worker.attempt("owner", "DELETE", path)
-        await self.pause(25.0)
-        for process in list(self.running.values()):
-            self.crash(process, 2.0)
-        await self.pause(_GRACE - 10.0)
-        self.expect("deleted policy", self._is_open)
+        await self._started_again("deleted policy")
         await self.worker.removed(path)
         self.policy("all", _OPEN)
         self.wish("StatefulSet web", lambda: self.hub.unready(["web-0"]))
         self._always()
+
+    async def _started_again(self, cause: str) -> None:
+        """Starts the process again within the grace period; when that is over, no pod may be left for this cause."""
+        await self.pause(25.0)
+        for process in list(self.running.values()):
+            self.crash(process, 2.0)
+        await self.pause(_GRACE - 10.0)
+        self.expect(cause, self._is_open)
 
     async def _closing(self) -> None:
         """Closes the window of a node with a pod that a budget protects."""
@@ -138,7 +138,7 @@ class OwnersWorld(KubeoceanWorld):
         hub = self.hub
         self.bind(onUnreachable={"mode": "FailOver", "afterSeconds": _GIVEN_UP})
         self.history.may_end |= {"web-0"}
-        self.history.may_be_unready |= {f"vnode-{BINDING}-one", f"vnode-{BINDING}-two"}
+        self.history.may_be_unready |= VIRTUAL_NODES
         await self.pause(5.0)
         hub.stateful("web", replicas=1)
         await self.pause(10.0)
@@ -159,7 +159,7 @@ class OwnersWorld(KubeoceanWorld):
 
     async def shared(self) -> None:
         """A binding is deleted whose mount namespace contains objects of others with the label of leased objects."""
-        self.history.may_be_unready |= {f"vnode-{BINDING}-one", f"vnode-{BINDING}-two"}
+        self.history.may_be_unready |= VIRTUAL_NODES
         places = (f"/api/v1/namespaces/{MOUNT}/configmaps", f"/api/v1/namespaces/{MOUNT}/secrets", "/api/v1/persistentvolumes")
         for path in places:
             self.worker.model.call("POST", path, _of_others(path), user="owner")

@@ -43,6 +43,7 @@ from tests.integration.fleet.player import (
 )
 from tests.support.audit import Audit
 from tests.support.program import Program, eventually
+from tests.support.reviews import allows
 from tests.support.roles import narrowed
 from vkubelet.api.rbac import Check, checks_of
 from vkubelet.testing.cluster import ControlPlane
@@ -211,13 +212,7 @@ async def set_rules(hub: ControlPlane, rules: Iterable[dict[str, Any]]) -> None:
 
 
 async def may(hub: ControlPlane, check: Check, answer: bool) -> bool:
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview",
-        "spec": {"user": keys.HUB, "resourceAttributes": check.attributes},
-    }
-    out = json.loads(await hub.kubectl("create", "-f", "-", "-o", "json", stdin=json.dumps(review)))
-    return bool(out["status"]["allowed"]) is answer
+    return await allows(hub, keys.HUB, **check.attributes) is answer
 
 
 def refused(audit: Audit, check: Check) -> bool:

@@ -13,6 +13,7 @@ from tests.integration.kubeocean.leases import listed, taints, vnode
 from tests.support.audit import entries
 from tests.support.bound import Body, Bound, apply, condition, get, pod
 from tests.support.program import PATIENCE, eventually
+from tests.support.reviews import allows
 
 UNREACHABLE = "kubeocean.io/worker-unreachable"
 SHORT = {"provider": {"unreachable_after": 4, "probe_interval": 1, "reconnect_interval": 1}, "lease": {"renew_every": 2}}
@@ -128,13 +129,7 @@ async def may(bound: Bound, verb: str, resource: str, answer: bool, *, namespace
     group, _, plural = resource.partition("/")[0].rpartition(".")
     groups = {"resourceleasingpolicies": "cloud.tencent.com", "csinodes": "storage.k8s.io"}
     attributes = {"verb": verb, "resource": plural, "group": groups.get(plural, group), "namespace": namespace}
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview",
-        "spec": {"user": bound.user, "resourceAttributes": attributes},
-    }
-    out = json.loads(await bound.worker.kubectl("create", "-f", "-", "-o", "json", stdin=json.dumps(review)))
-    return bool(out["status"]["allowed"]) is answer
+    return await allows(bound.worker, bound.user, **attributes) is answer
 
 
 def refused(scene: Scene, since: datetime, *, verb: str, resource: str, name: str = "") -> list[Body]:

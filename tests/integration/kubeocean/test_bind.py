@@ -373,6 +373,6 @@ async def warns_of_what_is_not_refused(console: Console) -> None:
         change = {"metadata": {"labels": labels}, "spec": {"validationActions": [action]}}
         await worker.kubectl("patch", kind, name, "--type=merge", "-p", json.dumps(change))
         if action == "Warn":
-            said = (await console.bind("--yes", "--timeout", "0")).stdout.decode()
-            assert "warning: spec.secretRef: the user of the kubeconfig can create PriorityClasses that preempt local pods" in said
-            assert "install the admission policies" in said and "run privileged pods" not in said
+            output = (await console.bind("--yes", "--timeout", "0")).stdout.decode()
+            assert "warning: spec.secretRef: the user of the kubeconfig can create PriorityClasses that preempt local pods" in output
+            assert "install the admission policies" in output and "run privileged pods" not in output
