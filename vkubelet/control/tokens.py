@@ -15,7 +15,7 @@ from vkubelet.clock import Clock, parse_rfc3339
 
 _OLDEST: Final = timedelta(hours=24)
 """Age at which a token is renewed, however long it is valid, as by a kubelet."""
-_FIRST, _LAST = 0.1, 0.9
+FIRST, LAST = 0.1, 0.9
 """Shares of its lifetime by the monotonic clock: a token is renewed after the first although the wall clock, which may be ahead, shows that
 it is due, and before the last although the wall clock, which may be behind, does not."""
 
@@ -56,13 +56,13 @@ def renewal_time(expiry: datetime, *, lifetime: float, share: float) -> datetime
 
 def wait_for_renewal(due: datetime, *, received: float, lifetime: float, clock: Clock) -> float:
     """Returns the seconds until a token is renewed that this process received at this time of the monotonic clock."""
-    first, last = (received + share * lifetime - clock.monotonic() for share in (_FIRST, _LAST))
+    first, last = (received + share * lifetime - clock.monotonic() for share in (FIRST, LAST))
     return max(first, min(last, (due - clock.now()).total_seconds()))
 
 
 def is_issued_later(expiry: datetime, *, now: datetime, lifetime: float) -> bool:
     """Checks whether a token was issued later than now, by more than the clocks of two machines may differ: then it is due at once."""
-    return (expiry - now).total_seconds() > (1 + _FIRST) * lifetime
+    return (expiry - now).total_seconds() > (1 + FIRST) * lifetime
 
 
 def spread_of(uid: str) -> float:

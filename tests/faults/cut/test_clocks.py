@@ -21,7 +21,7 @@ from tests.support.audit import Audit
 from tests.support.moments import LEASES, Moments, moments_of
 from tests.support.program import PATIENCE, Program, eventually
 from tests.support.witness import Record, watching
-from vkubelet.control.tokens import KEPT
+from vkubelet.control.tokens import FIRST
 from vkubelet.node.lease import DURATION
 
 PODS = 4
@@ -128,7 +128,7 @@ async def test_windows_follow_a_clock_that_is_set_and_nothing_else_changes(clock
             print(f"clock ahead by {ahead} s: {'closed' if closed else 'open'} {took:.1f} s later")
             assert took < FOLLOWED_WITHIN + (FOLLOWED_WITHIN if ahead == -HOUR else 0)
         # A new token is kept for a part of its lifetime, whatever the clock is set to.
-        await eventually(lambda: _issued(home) >= PODS, "tokens that are due by the clock are renewed", seconds=KEPT * HOUR + PATIENCE)
+        await eventually(lambda: _issued(home) >= PODS, "tokens that are due by the clock are renewed", seconds=FIRST * HOUR + PATIENCE)
         await asyncio.sleep(FOLLOWED_WITHIN)
     print(f"tokens issued: {_issued(home)}")
     assert _issued(home) <= 2 * PODS, "a clock that is ahead does not make tokens due again and again"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,12 @@ def test_what_no_part_runs_has_a_reason_and_a_command() -> None:
     assert TESTS["NEVER"] and all(": python -m tests." in reason for reason in TESTS["NEVER"].values())
     readme = (ROOT / "tests" / "README.md").read_text()
     assert not [path for path in TESTS["NEVER"] if f"`{path.removeprefix('tests/')}`" not in readme]
+
+
+def test_what_no_part_runs_can_still_be_collected() -> None:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *TESTS["NEVER"]]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout[-2000:]
 
 
 @pytest.mark.parametrize(
