@@ -3,7 +3,7 @@
 Invariant: equal health renders no patch; a message names the invalid field and the remedy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from attrs import evolve, frozen
@@ -26,6 +26,7 @@ SERVICES_MIRRORED = "ServicesMirrored"
 NETWORK_POLICIES_MIRRORED = "NetworkPoliciesMirrored"
 EXTRA_KINDS_MIRRORED = "ExtraKindsMirrored"
 POD_NETWORK_ROUTED = "PodNetworkRouted"
+REQUESTS_PERMITTED = "RequestsPermitted"
 RIGHTS_MISSING = "RightsMissing"
 RIGHTS_REVOKED = "RightsRevoked"
 """Reason when rights are missing that were once granted: mirrors may exist."""
@@ -87,6 +88,8 @@ class Health:
     """State of the mirrors of NetworkPolicies; None when there are none."""
     kinds: Observation | None = None
     """State of the mirrors of extra kinds; None where the setting names none, or they are not known yet."""
+    refused: Mapping[str, Sequence[str]] = {}
+    """By cluster: the rights that its API server has refused to the process."""
     network: Observation | None = None
     """Whether pods of the worker are reached from the hub; None: no pod was probed."""
     ending: str = ""
@@ -127,6 +130,7 @@ def _conditions(health: Health, before: Sequence[JsonView]) -> list[Json]:
         conditions.append(_condition(POLICIES_SHARED, "True", "ServedByAnotherHub", health.shared))
     elif get_condition(before, POLICIES_SHARED) is not None:
         conditions.append(_condition(POLICIES_SHARED, "False", "NotShared", "no other hub serves the policies of this ClusterBinding"))
+    conditions += _permitted(health, before)
     nothing = "spec.serviceNamespaces names no namespace, and no pod runs in the worker"
     conditions += _mirrored(SERVICES_MIRRORED, health.services, health, before, nothing=nothing)
     nothing = "no NetworkPolicy is in a namespace that has one in the worker"
@@ -134,6 +138,17 @@ def _conditions(health: Health, before: Sequence[JsonView]) -> list[Json]:
     found = ((EXTRA_KINDS_MIRRORED, health.kinds), (POD_NETWORK_ROUTED, health.network))
     conditions += [_observed(name, state) for name, state in found if state is not None]
     return conditions
+
+
+def _permitted(health: Health, before: Sequence[JsonView]) -> list[Json]:
+    """Returns the condition of refused requests; none before the first one."""
+    refused = "; ".join(f"{cluster}: {', '.join(rights)}" for cluster, rights in health.refused.items() if rights)
+    if refused:
+        text = f"the process of this ClusterBinding lacks rights, and retries what needs them ({refused}); grant them again"
+        return [_condition(REQUESTS_PERMITTED, "False", RIGHTS_MISSING, text)]
+    if get_condition(before, REQUESTS_PERMITTED) is None:
+        return []
+    return [_condition(REQUESTS_PERMITTED, "True", "RightsGranted", "no request of the process of this ClusterBinding is refused")]
 
 
 def _mirrored(kind: str, state: Observation | None, health: Health, before: Sequence[JsonView], *, nothing: str) -> list[Json]:

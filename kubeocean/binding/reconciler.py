@@ -14,6 +14,7 @@ from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from kubeocean.model.kinds import ExtraKind
 from vkubelet.api.objects import Key, ObjectMeta, Unknown, get_condition
+from vkubelet.api.rbac import Check
 from vkubelet.client.rest import PatchKind, Selection
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
@@ -95,6 +96,11 @@ class BindingReconciler:
         if what and self._health.syncer is None:
             self.event(SYNCER_FAILED, text, warning=True)
         self._set(evolve(self._health, syncer=Failure(SYNCER_FAILED, text) if what else None))
+
+    def set_refused(self, cluster: str, rights: Sequence[Check]) -> None:
+        """Sets which rights the API server of a cluster refuses to this process."""
+        named = {**self._health.refused, cluster: tuple(map(str, rights))}
+        self._set(evolve(self._health, refused=named))
 
     @property
     def held(self) -> str:

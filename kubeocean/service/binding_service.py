@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from attrs import evolve
 
@@ -36,6 +37,7 @@ from vkubelet.clock import in_batches
 from vkubelet.control.guard import MassGuard
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.reach import Reach
+from vkubelet.control.refusals import Refusals
 from vkubelet.control.shards import ONLY, Shard
 from vkubelet.errors import SettingsError, Unavailable
 from vkubelet.provider import Host, PodReport
@@ -88,6 +90,7 @@ class BindingService:
         self._connector = Connector(self._scope, secret_changed=self._changed.set, connected=self._answers.set)
         self._reach.on_flip(self._reach_changed)
         self._reach.on_problem(self._report_unreachable)
+        self._refusals = Refusals(host.client, host.clock, partial(self._binding.set_refused, "the hub"))
         self._binding.on_change(self._binding_changed)
         self._binding.on_confirm(self._confirmed)
         self._hub_nodes.on_change(self._hub_node_changed)
@@ -100,6 +103,7 @@ class BindingService:
                 group.create_task(self._binding.informer.run(), name="binding")
                 group.create_task(self._binding.controller.run(), name="binding status")
                 group.create_task(self._hub_nodes.run(), name="nodes of the binding")
+                group.create_task(self._refusals.run(), name="refused rights")
                 group.create_task(self._reach.watch(), name="reach of the worker")
                 group.create_task(self._fail_over.run(), name="failing over")
                 group.create_task(self._virtual.run(), name="forms of the nodes")

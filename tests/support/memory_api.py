@@ -142,6 +142,11 @@ class MemoryApi:
     async def writing(self) -> AsyncIterator[None]:
         yield
 
+    @contextmanager
+    def refusing(self, listener: object) -> Iterator[None]:
+        """It refuses nothing for want of a right."""
+        yield
+
 
 class MergingApi(MemoryApi):
     """Merges patches, as an API server does with those of RFC 7386."""

@@ -15,7 +15,8 @@ from typing import Final
 
 import aiohttp
 
-from vkubelet.client.transport import Call, Outgoing, Transport, keep_nothing_back, refusal, unreachable
+from vkubelet.client.network_errors import unreachable
+from vkubelet.client.transport import Call, Outgoing, Transport, keep_nothing_back
 from vkubelet.clock import Clock
 from vkubelet.errors import ServerError, Unreachable
 
@@ -43,7 +44,7 @@ _CLOSE_SECONDS: Final = 30.0
 async def open_channels(transport: Transport, call: Call, protocols: Sequence[str]) -> AsyncIterator[Channels]:
     """Opens the channels of one connection, by the first of `protocols` that the server supports. Raises ApiError."""
     async with transport.streaming():
-        with closing(_Answer(call)) as answer:
+        with closing(_Answer(transport, call)) as answer:
             socket = await transport.refreshing(call, lambda outgoing: _upgrade(transport, outgoing, answer, protocols=protocols))
             if socket.protocol is None:
                 raise ServerError(call.attempt, f"the API server supports none of the subprotocols {', '.join(protocols)}")
@@ -147,9 +148,10 @@ class Channels:
 class _Answer:
     """Response of the server to an upgrade request; `ws_connect` would drop the body of a refusal, and follow redirects."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, transport: Transport, call: Call) -> None:
         self.code = "error"
         self.call = call
+        self._transport = transport
         self._response: aiohttp.ClientResponse | None = None
         self._below: asyncio.Transport | None = None
 
@@ -158,7 +160,7 @@ class _Answer:
         response = self._response = await handler(request)
         self.code = str(response.status)
         if response.status != 101:
-            raise await refusal(self.call, response, quote_plain=True)
+            raise await self._transport.refused(self.call, response, quote_plain=True)
         if response.connection is not None and response.connection.transport is not None:
             self._below = response.connection.transport
             keep_nothing_back(self._below)

@@ -4,7 +4,6 @@ Invariant: a log line of a call contains its verb, path, status and duration; ne
 """
 
 import asyncio
-import errno
 import logging
 import math
 import socket
@@ -27,10 +26,11 @@ from yarl import URL
 from vkubelet import logformat
 from vkubelet.api.codec import status_error
 from vkubelet.client.connection import Connection
+from vkubelet.client.network_errors import unreachable
 from vkubelet.client.server_time import ServerTime
 from vkubelet.client.turns import Turns
 from vkubelet.clock import Clock
-from vkubelet.errors import ApiError, ServerError, Unauthorized, Unreachable, VKubeletError
+from vkubelet.errors import ApiError, Forbidden, ServerError, Unauthorized, Unreachable, VKubeletError
 from vkubelet.metrics import Metrics
 
 T = TypeVar("T")
@@ -50,10 +50,6 @@ _KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_U
 """Seconds until the first probe, between probes, their number, and milliseconds for unacknowledged data."""
 _FAST, _LARGE, _GATHERED = 0.005, 64 * 1024, 0.001
 """A stream is fast while its chunks come within so many seconds. Smaller ones than `_LARGE` bytes are gathered for so many seconds."""
-_OUR_OWN = frozenset(
-    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM, errno.EAFNOSUPPORT}
-)
-"""Errors for which this process could not even try to connect."""
 
 
 @define
@@ -102,6 +98,16 @@ class Transport:
         self._quiet.set()
         self._turns: Turns | None = None
         self._server_time = ServerTime(self.clock)
+        self._refusal_listeners: list[Callable[[Forbidden], None]] = []
+
+    @contextmanager
+    def refusing(self, listener: Callable[[Forbidden], None]) -> Iterator[None]:
+        """Calls the listener inside with each 403; it must not wait."""
+        self._refusal_listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._refusal_listeners.remove(listener)
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
@@ -222,10 +228,21 @@ class Transport:
             code = str(response.status)
             self._server_time.observe(response.headers.get("Date", ""), took=self.clock.monotonic() - started)
             if response.status >= 300:
-                raise await refusal(call, response)
+                raise await self.refused(call, response)
             return response
         finally:
             self.note(call, code, self.clock.monotonic() - started)
+
+    async def refused(self, call: Call, response: aiohttp.ClientResponse, *, quote_plain: bool = False) -> ApiError:
+        """Returns the error for a response, without the credentials of the request; its body is read and the connection released.
+
+        `quote_plain` is for calls that the API server forwards to kubelets, which respond in plain text.
+        """
+        error = await _refusal(call, response, quote_plain=quote_plain)
+        if isinstance(error, Forbidden):
+            for listener in self._refusal_listeners:
+                listener(error)
+        return error
 
     async def _request(self, call: Call, outgoing: Outgoing, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         body = None if call.body is None else _Body(call.body, call.allow)
@@ -277,11 +294,7 @@ async def _complete(response: aiohttp.ClientResponse, call: Call) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-async def refusal(call: Call, response: aiohttp.ClientResponse, *, quote_plain: bool = False) -> ApiError:
-    """Returns the error for a response, without the credentials of the request; its body is read and the connection released.
-
-    `quote_plain` is for calls that the API server forwards to kubelets, which respond in plain text.
-    """
+async def _refusal(call: Call, response: aiohttp.ClientResponse, *, quote_plain: bool) -> ApiError:
     async with response:
         with unreachable(call.attempt):
             body = await response.content.read(_ERROR_BODY_LIMIT)
@@ -293,38 +306,6 @@ async def refusal(call: Call, response: aiohttp.ClientResponse, *, quote_plain: 
     plain = body.decode(errors="replace").strip() if quoted else ""
     retry_after = response.headers.get("Retry-After", "")
     return status_error(call.attempt, body, code=response.status, retry_after=retry_after, plain=plain)
-
-
-@contextmanager
-def unreachable(attempt: str, *, direct: bool = False) -> Iterator[None]:
-    """Turns every network error inside into Unreachable; `direct` where a connection is made to the server itself."""
-    try:
-        yield
-    except aiohttp.ConnectionTimeoutError as error:
-        raise Unreachable(attempt, "no connection within the time limit", silent=direct) from error
-    except TimeoutError as error:
-        raise Unreachable(attempt, "no response within the time limit") from error
-    except aiohttp.ClientResponseError as error:
-        # Not its text: it contains the proxy's URL, which may contain a password.
-        raise Unreachable(attempt, f"{type(error).__name__} {error.status}") from error
-    except aiohttp.InvalidURL as error:
-        # Its text is the URL, likewise.
-        raise Unreachable(attempt, "the URL of the server or of its proxy is invalid") from error
-    except aiohttp.ClientConnectorError as error:
-        # The TLS context is named by its address in memory: no two messages would be equal, and each would count as new.
-        raise Unreachable(attempt, str(error).replace(f" ssl:{error.ssl}", ""), silent=direct and _is_silence(error)) from error
-    except (aiohttp.ClientError, OSError) as error:
-        raise Unreachable(attempt, str(error) or type(error).__name__) from error
-    except ValueError as error:
-        # A host name or a header that cannot be encoded; the text may contain it.
-        raise Unreachable(attempt, f"the request cannot be sent ({type(error).__name__})") from error
-
-
-def _is_silence(error: aiohttp.ClientConnectorError) -> bool:
-    """Checks that the server did not even complete a handshake: neither its name, its certificate nor this process caused the error."""
-    if isinstance(error, (aiohttp.ClientConnectorDNSError, aiohttp.ClientSSLError)):
-        return False
-    return error.os_error.errno not in _OUR_OWN
 
 
 async def chunks(response: aiohttp.ClientResponse, attempt: str) -> AsyncGenerator[bytes, None]:

@@ -50,57 +50,8 @@ NOT_USED = {
 }
 """Rights that the process does not use while it runs in this scene, with the reason."""
 
-_RETRIED = "a reconcile that fails is logged at its first, second, fourth … failure and counted, and no condition has it"
-_WATCH = "a watch that fails is logged at its third failure, and the alert KubeoceanWatchStale fires after three minutes"
-_UNREAD = "a watch that fails is logged at its third failure; the alert leaves out what the worker refuses"
-_LATE = "a Lease that is not renewed is logged at its fifth failure, and the alert KubeoceanLeaseLate fires after two minutes"
-_EVENTS = "it is Events that cannot be written; the first one is logged"
-_CONDITION = "it is the condition that cannot be written"
-_LEDGER = "nothing but the ledger lacks; it is logged once"
-_CSINODES, _CLAIMS, _VOLUMES = "csinodes.storage.k8s.io", "persistentvolumeclaims", "persistentvolumes"
-_HUB_WATCHES = (
-    "clusterbindings.cloud.tencent.com",
-    "nodes",
-    _CSINODES,
-    "pods",
-    "configmaps",
-    "secrets",
-    _CLAIMS,
-    _VOLUMES,
-)
-LOG_ONLY = {
-    "hub: patch clusterbindings.cloud.tencent.com/status": _CONDITION,
-    "hub: create events": _EVENTS,
-    "hub: patch events": _EVENTS,
-    **{f"hub: {verb} leases.coordination.k8s.io in namespace kube-node-lease": _LATE for verb in ("get", "update")},
-    **{f"hub: {verb} leases.coordination.k8s.io in namespace kube-node-lease": _RETRIED for verb in ("create", "delete")},
-    **{f"hub: {verb} {kind}": _WATCH for verb in ("list", "watch") for kind in _HUB_WATCHES},
-    "hub: get clusterbindings.cloud.tencent.com": _RETRIED,
-    **{f"hub: {verb} nodes": _RETRIED for verb in ("get", "create", "patch", "delete")},
-    "hub: patch nodes/status": _RETRIED,
-    **{f"hub: {verb} {_CSINODES}": _RETRIED for verb in ("get", "create", "patch", "delete")},
-    **{f"hub: {verb} pods": _RETRIED for verb in ("patch", "delete")},
-    "hub: patch pods/status": _RETRIED,
-    "hub: create pods/eviction": _RETRIED,
-    "hub: get secrets": _RETRIED,
-    **{f"hub: patch {kind}": _RETRIED for kind in ("configmaps", "secrets", f"{_CLAIMS}/status")},
-    "worker: get nodes": _RETRIED,
-    "worker: patch resourceleasingpolicies.cloud.tencent.com": _RETRIED,
-    "worker: patch resourceleasingpolicies.cloud.tencent.com/status": _RETRIED,
-    f"worker: get {_CSINODES}": _RETRIED,
-    **{f"worker: {verb} {kind}": _UNREAD for verb in ("list", "watch") for kind in (_CLAIMS, _VOLUMES)},
-    **{f"worker: {verb} {kind}": _RETRIED for verb in ("patch", "delete") for kind in (_CLAIMS, _VOLUMES)},
-    **{f"worker: {verb} {kind}": _RETRIED for verb in ("get", "update", "delete") for kind in ("configmaps", "secrets")},
-    "worker: patch configmaps": _LEDGER,
-}
+LOG_ONLY = {"hub: patch clusterbindings.cloud.tencent.com/status": "it is the condition that cannot be written"}
 """Rights whose lack the log alone shows, with the reason."""
-SILENT = {
-    "worker: create priorityclasses.scheduling.k8s.io": "the class exists; without it each pod has an Event that names the class",
-    "worker: get namespaces": "a mount namespace that cannot be read is used if pods may be created in it",
-    "worker: patch namespaces": "a mount namespace that cannot be claimed is used if pods may be created in it",
-    "worker: get pods/log": "the API server of the hub replaces the text of each 503 of a kubelet port by its own",
-}
-"""Rights whose lack is shown nowhere, with the reason."""
 
 
 def what_of(check: Check) -> str:

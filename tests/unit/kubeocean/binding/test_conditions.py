@@ -84,6 +84,17 @@ def test_policies_that_another_hub_serves_stand_in_a_condition_that_is_taken_bac
     assert state_of(written(shared, Health(reachable=True)), "PoliciesShared")[0] == "False"
 
 
+def test_refused_rights_stand_in_a_condition_by_cluster_until_they_are_granted() -> None:
+    assert get_condition(written({}, Health(reachable=True, refused={"the hub": ()}))["conditions"], "RequestsPermitted") is None
+    refused = written({}, Health(reachable=True, refused={"the hub": ("patch nodes/status", "get pods"), "the worker cluster": ()}))
+    assert state_of(refused, "RequestsPermitted") == ("False", "RightsMissing")
+    condition = get_condition(refused["conditions"], "RequestsPermitted")
+    assert condition is not None and "(the hub: patch nodes/status, get pods); grant" in condition["message"]
+    assert refused["phase"] == "Ready"
+    granted = written(refused, Health(reachable=True, refused={"the hub": ()}))
+    assert state_of(granted, "RequestsPermitted") == ("True", "RightsGranted")
+
+
 def test_nothing_is_said_of_retirements_that_were_never_held() -> None:
     assert get_condition(written({}, Health(reachable=True))["conditions"], "RetirementHeld") is None
 

@@ -1,0 +1,107 @@
+"""Tests of vkubelet.control.refusals: which refusals name a right, and until when it counts as refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from tests.support.memory_api import MemoryApi
+from vkubelet.api.rbac import Check
+from vkubelet.client.transport import Call
+from vkubelet.control.refusals import CHECKED_EVERY, FORGOTTEN, Refusals, refused_right
+from vkubelet.errors import Forbidden, Unreachable
+from vkubelet.testing.clock import ManualClock
+
+PATCH = Check(verb="patch", group="", resource="nodes", subresource="status", namespace="")
+
+
+def forbidden(sentence: str) -> Forbidden:
+    return Forbidden("patch nodes n", f'nodes "n" is forbidden: User "system:serviceaccount:a:b" {sentence}', status=403)
+
+
+REFUSED = forbidden('cannot patch resource "nodes/status" in API group "" at the cluster scope')
+
+
+class Reviewer(MemoryApi):
+    """An API server that answers access reviews; None: it does not respond."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.grants: bool | None = False
+        self.asked: list[Any] = []
+        self.listener: Any = None
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        if self.grants is None:
+            raise Unreachable(call.attempt, "no response")
+        self.asked.append(json.loads(call.body or b"{}")["spec"]["resourceAttributes"])
+        return json.dumps({"metadata": {}, "status": {"allowed": self.grants}}).encode()
+
+    @contextmanager
+    def refusing(self, listener: Any) -> Iterator[None]:
+        self.listener = listener
+        yield
+        self.listener = None
+
+
+@pytest.mark.parametrize(
+    ("sentence", "right"),
+    [
+        ('cannot patch resource "nodes/status" in API group "" at the cluster scope', PATCH),
+        (
+            'cannot list resource "leases" in API group "coordination.k8s.io" in the namespace "kube-node-lease"',
+            Check(verb="list", group="coordination.k8s.io", resource="leases", subresource="", namespace="kube-node-lease"),
+        ),
+        ('cannot get path "/metrics"', None),
+        ("exceeded quota: small", None),
+    ],
+)
+def test_the_right_that_a_refusal_names(sentence: str, right: Check | None) -> None:
+    found = refused_right(forbidden(sentence))
+    assert found == (right and evolve(right, name="n"))
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_right_counts_as_refused_until_it_is_granted(lost: bool) -> None:
+    api, clock = Reviewer(), ManualClock()
+    seen: list[Sequence[Check]] = []
+    task = asyncio.create_task(Refusals(api.client(), clock, seen.append).run())
+    await clock.advance(FORGOTTEN)
+    assert not api.asked, "nothing is asked before a refusal"
+    for _ in range(2):
+        api.listener(REFUSED)
+    assert seen == [[PATCH]]
+    await clock.advance(3 * CHECKED_EVERY)
+    assert seen == [[PATCH]] and api.asked[0] == {"verb": "patch", "resource": "nodes", "subresource": "status", "name": "n"}
+    if lost:
+        api.grants = None
+        await clock.advance(2 * FORGOTTEN)
+        assert seen == [[PATCH]]
+    api.grants = True
+    await clock.advance(CHECKED_EVERY)
+    assert seen == [[PATCH], []]
+    asked = len(api.asked)
+    await clock.advance(FORGOTTEN)
+    assert len(api.asked) == asked
+    task.cancel()
+
+
+async def test_a_right_that_nothing_needs_any_more_is_forgotten() -> None:
+    api, clock = Reviewer(), ManualClock()
+    seen: list[Sequence[Check]] = []
+    task = asyncio.create_task(Refusals(api.client(), clock, seen.append).run())
+    await clock.advance(1.0)
+    api.listener(REFUSED)
+    await clock.advance(FORGOTTEN - CHECKED_EVERY)
+    api.listener(REFUSED)
+    await clock.advance(FORGOTTEN - CHECKED_EVERY)
+    assert seen == [[PATCH]]
+    await clock.advance(2 * CHECKED_EVERY)
+    assert seen == [[PATCH], []]
+    task.cancel()
