@@ -1,14 +1,14 @@
 """Rights that an API server has refused to this process, until it grants them.
 
-Invariant: a right counts as refused after the authorizer has refused it, and until a SelfSubjectAccessReview confirms it or no request has
-needed it for `FORGOTTEN` seconds; the refusal of an admission plugin is none.
+Invariant: a right counts as refused after the authorizer has refused a request and then a SelfSubjectAccessReview, as an API server that
+starts refuses everything for a moment; until a review grants it, or no request has needed it for `FORGOTTEN` seconds.
 """
 
 import asyncio
 import re
 from collections.abc import Callable, Sequence
 
-from attrs import evolve
+from attrs import define, evolve
 
 from vkubelet.api.rbac import Check
 from vkubelet.client.rest import Client
@@ -18,6 +18,7 @@ from vkubelet.errors import ApiError, Forbidden
 
 FORGOTTEN = 900.0
 """Seconds: longer than any back-off, so that a request that is still refused has been repeated."""
+CONFIRMED_AFTER = 2.0
 CHECKED_EVERY = 30.0
 # What the authorizer of an API server writes (k8s.io/apiserver, endpoints/handlers/responsewriters/errors.go).
 _SENTENCE = re.compile(
@@ -36,6 +37,15 @@ def refused_right(error: Forbidden) -> Check | None:
     return Check(verb=verb, group=group, resource=resource, subresource=subresource or "", namespace=namespace or "", name=name or "")
 
 
+@define
+class _Refused:
+    """`right` is to the last object that was refused; `reviewed_at` is None until a review has refused it too."""
+
+    right: Check
+    refused_at: float
+    reviewed_at: float | None = None
+
+
 class Refusals:
     """The rights that one API server refuses to the user of a client. `changed(rights)` is called with all of them after each change."""
 
@@ -43,8 +53,9 @@ class Refusals:
         self._client = client
         self._clock = clock
         self._changed = changed
-        self._refused: dict[Check, tuple[Check, float]] = {}
-        """By the right to any object: the last one that was refused, perhaps to one object, and when."""
+        self._refused: dict[Check, _Refused] = {}
+        """By the right to any object."""
+        self._reported: Sequence[Check] = []
         self._any = asyncio.Event()
 
     async def run(self) -> None:
@@ -52,34 +63,38 @@ class Refusals:
         with self._client.transport.refusing(self._note):
             while True:
                 await self._any.wait()
-                await self._clock.sleep(CHECKED_EVERY)
-                await self._recheck()
+                await self._clock.sleep(CONFIRMED_AFTER)
+                await self._review()
 
     def _note(self, error: Forbidden) -> None:
         right = refused_right(error)
         if right is None:
             return
-        to_any = evolve(right, name="")
-        is_new = to_any not in self._refused
-        self._refused[to_any] = right, self._clock.monotonic()
+        known = self._refused.setdefault(evolve(right, name=""), _Refused(right, 0.0))
+        known.right, known.refused_at = right, self._clock.monotonic()
         self._any.set()
-        if is_new:
-            self._report()
 
-    async def _recheck(self) -> None:
-        for to_any, noted in list(self._refused.items()):
-            right, refused_at = noted
+    async def _review(self) -> None:
+        """Reviews each right that is due, and reports what has changed; without a response all stays as it is."""
+        for to_any, refused in list(self._refused.items()):
+            now = self._clock.monotonic()
+            if refused.reviewed_at is not None and now - refused.reviewed_at < CHECKED_EVERY:
+                continue
             try:
-                is_granted = await may(self._client, right.attributes)
+                is_granted = await may(self._client, refused.right.attributes)
+            except Forbidden:
+                is_granted = False
             except ApiError:
-                # An API server that does not respond grants nothing.
-                return
-            is_unused = self._clock.monotonic() - refused_at > FORGOTTEN
-            if self._refused[to_any] == noted and (is_granted or is_unused):
+                break
+            if not is_granted and now - refused.refused_at <= FORGOTTEN:
+                refused.reviewed_at = now
+            elif refused.refused_at < now:
                 del self._refused[to_any]
-                self._report()
+        self._report(sorted((right for right, refused in self._refused.items() if refused.reviewed_at is not None), key=str))
         if not self._refused:
             self._any.clear()
 
-    def _report(self) -> None:
-        self._changed(sorted(self._refused, key=str))
+    def _report(self, refused: Sequence[Check]) -> None:
+        if refused != self._reported:
+            self._reported = refused
+            self._changed(refused)

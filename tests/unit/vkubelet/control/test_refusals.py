@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ from attrs import evolve
 from tests.support.memory_api import MemoryApi
 from vkubelet.api.rbac import Check
 from vkubelet.client.transport import Call
-from vkubelet.control.refusals import CHECKED_EVERY, FORGOTTEN, Refusals, refused_right
+from vkubelet.control.refusals import CHECKED_EVERY, CONFIRMED_AFTER, FORGOTTEN, Refusals, refused_right
 from vkubelet.errors import Forbidden, Unreachable
 from vkubelet.testing.clock import ManualClock
 
@@ -34,12 +34,18 @@ class Reviewer(MemoryApi):
     def __init__(self) -> None:
         super().__init__()
         self.grants: bool | None = False
+        self.refuses_reviews = False
         self.asked: list[Any] = []
         self.listener: Any = None
+        self.reviewed: Callable[[], None] = lambda: None
 
     async def fetch(self, call: Call, timeout: float) -> bytes:
         if self.grants is None:
             raise Unreachable(call.attempt, "no response")
+        if self.refuses_reviews:
+            raise Forbidden(call.attempt, "no right", status=403)
+        await asyncio.sleep(0)
+        self.reviewed()
         self.asked.append(json.loads(call.body or b"{}")["spec"]["resourceAttributes"])
         return json.dumps({"metadata": {}, "status": {"allowed": self.grants}}).encode()
 
@@ -76,6 +82,8 @@ async def test_a_right_counts_as_refused_until_it_is_granted(lost: bool) -> None
     assert not api.asked, "nothing is asked before a refusal"
     for _ in range(2):
         api.listener(REFUSED)
+    assert not seen
+    await clock.advance(CONFIRMED_AFTER)
     assert seen == [[PATCH]]
     await clock.advance(3 * CHECKED_EVERY)
     assert seen == [[PATCH]] and api.asked[0] == {"verb": "patch", "resource": "nodes", "subresource": "status", "name": "n"}
@@ -84,7 +92,7 @@ async def test_a_right_counts_as_refused_until_it_is_granted(lost: bool) -> None
         await clock.advance(2 * FORGOTTEN)
         assert seen == [[PATCH]]
     api.grants = True
-    await clock.advance(CHECKED_EVERY)
+    await clock.advance(CHECKED_EVERY + CONFIRMED_AFTER)
     assert seen == [[PATCH], []]
     asked = len(api.asked)
     await clock.advance(FORGOTTEN)
@@ -104,4 +112,33 @@ async def test_a_right_that_nothing_needs_any_more_is_forgotten() -> None:
     assert seen == [[PATCH]]
     await clock.advance(2 * CHECKED_EVERY)
     assert seen == [[PATCH], []]
+    task.cancel()
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_refusal_that_a_review_does_not_confirm_is_not_reported(again: bool) -> None:
+    api, clock = Reviewer(), ManualClock()
+    api.grants = True
+    seen: list[Sequence[Check]] = []
+    task = asyncio.create_task(Refusals(api.client(), clock, seen.append).run())
+    await clock.advance(1.0)
+    api.listener(REFUSED)
+    if again:
+        api.reviewed = lambda: api.listener(REFUSED)
+    await clock.advance(CONFIRMED_AFTER)
+    api.reviewed = lambda: None
+    await clock.advance(FORGOTTEN)
+    assert not seen and len(api.asked) == 1 + again
+    task.cancel()
+
+
+async def test_a_review_that_is_refused_grants_nothing() -> None:
+    api, clock = Reviewer(), ManualClock()
+    seen: list[Sequence[Check]] = []
+    task = asyncio.create_task(Refusals(api.client(), clock, seen.append).run())
+    await clock.advance(1.0)
+    api.refuses_reviews = True
+    api.listener(REFUSED)
+    await clock.advance(CONFIRMED_AFTER)
+    assert seen == [[PATCH]]
     task.cancel()
