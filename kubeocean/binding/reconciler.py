@@ -13,7 +13,7 @@ from kubeocean.binding.conditions import RETIREMENT_HELD, SYNCER_FAILED, Failure
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from kubeocean.model.kinds import ExtraKind
-from vkubelet.api.objects import Key, ObjectMeta, Unknown, get_condition
+from vkubelet.api.objects import Json, Key, ObjectMeta, Unknown, get_condition
 from vkubelet.api.rbac import Check
 from vkubelet.client.rest import PatchKind, Selection
 from vkubelet.control.controller import Controller
@@ -247,8 +247,18 @@ class BindingReconciler:
         change = status_patch(obj.body.get("status") or {}, health, generation=obj.metadata.generation, now=self._host.clock.now())
         if change is not None:
             change["metadata"] = {"uid": obj.metadata.uid, "resourceVersion": obj.metadata.resource_version}
-            await self._host.client.patch(CLUSTERBINDINGS, name, change, subresource="status", kind=PatchKind.MERGE)
+            await self._write_status(change)
         return None
+
+    async def _write_status(self, change: Json) -> None:
+        """Writes a change of the status. Raises ApiError; after a Conflict the binding is read, as a watch that is refused or late does not
+        deliver it."""
+        client = self._host.client
+        try:
+            self.informer.adopt(await client.patch(CLUSTERBINDINGS, self.name, change, subresource="status", kind=PatchKind.MERGE))
+        except Conflict:
+            self.informer.adopt(await client.get(CLUSTERBINDINGS, self.name))
+            raise
 
     async def _record_held(self, obj: Unknown) -> None:
         """Records which retirements wait, for the first shard and for a later process of this one. Raises ApiError."""

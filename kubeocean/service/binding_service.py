@@ -87,10 +87,13 @@ class BindingService:
         self._changed = asyncio.Event()
         self._answers = asyncio.Event()
         self._lost = asyncio.Event()
-        self._connector = Connector(self._scope, secret_changed=self._changed.set, connected=self._answers.set)
+        self._refusals = Refusals(host.clock, partial(self._binding.set_refused, "the hub"))
+        self._refusals_of_worker = Refusals(host.clock, partial(self._binding.set_refused, "the worker cluster"))
+        self._connector = Connector(
+            self._scope, refusals=self._refusals_of_worker, secret_changed=self._changed.set, connected=self._answers.set
+        )
         self._reach.on_flip(self._reach_changed)
         self._reach.on_problem(self._report_unreachable)
-        self._refusals = Refusals(host.client, host.clock, partial(self._binding.set_refused, "the hub"))
         self._binding.on_change(self._binding_changed)
         self._binding.on_confirm(self._confirmed)
         self._hub_nodes.on_change(self._hub_node_changed)
@@ -99,22 +102,27 @@ class BindingService:
     async def run(self) -> None:
         """Serves the binding until the process starts to stop."""
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._binding.informer.run(), name="binding")
-                group.create_task(self._binding.controller.run(), name="binding status")
-                group.create_task(self._hub_nodes.run(), name="nodes of the binding")
-                group.create_task(self._refusals.run(), name="refused rights")
-                group.create_task(self._reach.watch(), name="reach of the worker")
-                group.create_task(self._fail_over.run(), name="failing over")
-                group.create_task(self._virtual.run(), name="forms of the nodes")
-                group.create_task(self._publish_unready(), name="pods of a lost worker")
-                group.create_task(self._reclaimer.controller.run(), name="ends of pods without a worker")
-                group.create_task(self._follow_binding(group), name="connection to the worker")
-                await self._host.until_stopped()
-                raise _Stopped
+            with self._refusals.noting(self._host.client):
+                await self._run()
         except* _Stopped:
             self._scope.metrics.stop_exporting()
             log.debug("stopped")
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._binding.informer.run(), name="binding")
+            group.create_task(self._binding.controller.run(), name="binding status")
+            group.create_task(self._hub_nodes.run(), name="nodes of the binding")
+            group.create_task(self._refusals.run(), name="rights in the hub")
+            group.create_task(self._refusals_of_worker.run(), name="rights in the worker")
+            group.create_task(self._reach.watch(), name="reach of the worker")
+            group.create_task(self._fail_over.run(), name="failing over")
+            group.create_task(self._virtual.run(), name="forms of the nodes")
+            group.create_task(self._publish_unready(), name="pods of a lost worker")
+            group.create_task(self._reclaimer.controller.run(), name="ends of pods without a worker")
+            group.create_task(self._follow_binding(group), name="connection to the worker")
+            await self._host.until_stopped()
+            raise _Stopped
 
     def take_settings(self, settings: KubeoceanSettings) -> Sequence[str]:
         """Applies changed settings; returns the names of those that take effect now. The others take effect at the next start."""

@@ -6,7 +6,8 @@ administrator has confirmed it.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from datetime import datetime
 
 from attrs import evolve
@@ -23,6 +24,7 @@ from kubeocean.worker.connect import Target, find_target, prove
 from vkubelet.api.objects import SECRETS
 from vkubelet.client.rest import Client, Selection
 from vkubelet.control.contact import Outcome
+from vkubelet.control.refusals import Refusals
 from vkubelet.errors import VKubeletError
 
 log = logging.getLogger(__name__)
@@ -54,10 +56,14 @@ def _left_in(worker: WorkerCluster, extra: Mapping[str, int] | str) -> str:
 
 
 class Connector:
-    """Keeps the session. `secret_changed()` is called after a change of the kubeconfig's Secret, `connected()` for each new session."""
+    """Keeps the session. `secret_changed()` is called after a change of the kubeconfig's Secret, `connected()` for each new session.
 
-    def __init__(self, scope: Scope, *, secret_changed: Callable[[], None], connected: Callable[[], None]) -> None:
+    `refusals` notes the rights that the worker refuses, from the first request on.
+    """
+
+    def __init__(self, scope: Scope, *, refusals: Refusals, secret_changed: Callable[[], None], connected: Callable[[], None]) -> None:
         self._scope = scope
+        self._refusals = refusals
         self._secret_changed = secret_changed
         self._connected = connected
         self._served: Target | None = None
@@ -184,10 +190,14 @@ class Connector:
         uids = {node.metadata.labels.get(keys.PHYSICAL_NODE_UID, "") for node in self._scope.hub_nodes.store}
         return uids - {""}
 
-    def _client(self, target: Target) -> Client:
+    @asynccontextmanager
+    async def _client(self, target: Target) -> AsyncIterator[Client]:
         self.credentials_end = target.connection.expires
         hub = self._scope.host.client
-        return Client(target.connection, field_manager=hub.field_manager, clock=self._scope.host.clock, fence=hub.fence)
+        client = Client(target.connection, field_manager=hub.field_manager, clock=self._scope.host.clock, fence=hub.fence)
+        async with client:
+            with self._refusals.noting(client):
+                yield client
 
     def _watch_secret(self, group: asyncio.TaskGroup, binding: ClusterBinding) -> None:
         """Watches the Secret, so that a changed kubeconfig takes effect at once; only its metadata is cached."""

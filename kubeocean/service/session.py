@@ -6,7 +6,6 @@ Invariant: they start and stop together; state that has to outlive a connection 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 
 from attrs import evolve
 
@@ -38,7 +37,6 @@ from kubeocean.worker.stats import NodeStats
 from vkubelet.api.objects import Node, PodRef
 from vkubelet.clock import steps
 from vkubelet.control.informer import Change
-from vkubelet.control.refusals import Refusals
 from vkubelet.errors import NoSuchPod
 from vkubelet.logformat import bind
 
@@ -108,7 +106,6 @@ class Session:
             self._csinodes.run,
             self._host_ports.informer.run,
             self._host_ports.run,
-            self._watch_refusals,
             self._watch_lists,
             self._watch_clock,
             *(self._once_for_the_binding() if self._scope.shard.is_first else ()),
@@ -185,14 +182,6 @@ class Session:
             self.nodes.recheck()
             self._dependents.tokens.recheck()
             self._legacy_tokens.recheck()
-
-    async def _watch_refusals(self) -> None:
-        """Reports on the binding which rights the worker refuses; another session begins without any."""
-        report = partial(self._scope.binding.set_refused, "the worker cluster")
-        try:
-            await Refusals(self.worker.client, self._scope.host.clock, report).run()
-        finally:
-            report(())
 
     async def _watch_lists(self) -> None:
         """Reports on the binding which lists a reachable worker refuses."""

@@ -6,7 +6,8 @@ starts refuses everything for a moment; until a review grants it, or no request 
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from attrs import define, evolve
 
@@ -47,24 +48,34 @@ class _Refused:
 
 
 class Refusals:
-    """The rights that one API server refuses to the user of a client. `changed(rights)` is called with all of them after each change."""
+    """The rights that one API server refuses to this process. `changed(rights)` is called with all of them after each change."""
 
-    def __init__(self, client: Client, clock: Clock, changed: Callable[[Sequence[Check]], None]) -> None:
-        self._client = client
+    def __init__(self, clock: Clock, changed: Callable[[Sequence[Check]], None]) -> None:
         self._clock = clock
         self._changed = changed
+        self._clients: list[Client] = []
         self._refused: dict[Check, _Refused] = {}
         """By the right to any object."""
-        self._reported: Sequence[Check] = []
+        self._reported: Sequence[Check] = ()
         self._any = asyncio.Event()
 
+    @contextmanager
+    def noting(self, client: Client) -> Iterator[None]:
+        """Notes inside what is refused to the client; the last such client sends the reviews."""
+        self._clients.append(client)
+        try:
+            with client.transport.refusing(self._note):
+                yield
+        finally:
+            self._clients.remove(client)
+
     async def run(self) -> None:
-        """Notes refusals, and drops those that are granted, until cancelled."""
-        with self._client.transport.refusing(self._note):
-            while True:
-                await self._any.wait()
-                await self._clock.sleep(CONFIRMED_AFTER)
-                await self._review()
+        """Reports what is refused, and drops what is granted, until cancelled."""
+        while True:
+            await self._any.wait()
+            await self._clock.sleep(CONFIRMED_AFTER)
+            if self._clients:
+                await self._review(self._clients[-1])
 
     def _note(self, error: Forbidden) -> None:
         right = refused_right(error)
@@ -74,14 +85,14 @@ class Refusals:
         known.right, known.refused_at = right, self._clock.monotonic()
         self._any.set()
 
-    async def _review(self) -> None:
+    async def _review(self, client: Client) -> None:
         """Reviews each right that is due, and reports what has changed; without a response all stays as it is."""
         for to_any, refused in list(self._refused.items()):
             now = self._clock.monotonic()
             if refused.reviewed_at is not None and now - refused.reviewed_at < CHECKED_EVERY:
                 continue
             try:
-                is_granted = await may(self._client, refused.right.attributes)
+                is_granted = await may(client, refused.right.attributes)
             except Forbidden:
                 is_granted = False
             except ApiError:
@@ -90,7 +101,7 @@ class Refusals:
                 refused.reviewed_at = now
             elif refused.refused_at < now:
                 del self._refused[to_any]
-        self._report(sorted((right for right, refused in self._refused.items() if refused.reviewed_at is not None), key=str))
+        self._report(tuple(sorted((right for right, refused in self._refused.items() if refused.reviewed_at is not None), key=str)))
         if not self._refused:
             self._any.clear()
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from kubeocean.binding.conditions import RETIREMENT_HELD
 from kubeocean.binding.reconciler import BindingReconciler
 from kubeocean.model import keys
 from kubeocean.nodes.withdrawal import Cause, Withdrawal
+from tests.support.memory_api import MemoryApi
 from tests.unit.kubeocean.builders import unknown, worker_scope
-from vkubelet.api.objects import Json
+from vkubelet.api.objects import Json, get_condition
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
+from vkubelet.client.transport import Call
 from vkubelet.control.guard import MassGuard
+from vkubelet.errors import Conflict
 from vkubelet.testing.clock import ManualClock
 from vkubelet.testing.host import RecordingHost
 
@@ -95,3 +100,32 @@ def test_a_confirmed_node_that_is_back_needs_another_confirmation_next_time(host
     assert withdrawal.confirm() == {"n2"}
     withdrawal.remove("n2")
     assert not withdrawal.allowed("n2", Cause.NODE, total=2)
+
+
+class GuardedApi(MemoryApi):
+    """Refuses a patch that is based on an earlier version."""
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        if call.method == "PATCH":
+            there = self.objects[call.path.removesuffix("/status")]["metadata"]["resourceVersion"]
+            if json.loads(call.body or b"{}")["metadata"]["resourceVersion"] != there:
+                raise Conflict(call.attempt, "the object has been modified")
+        return await super().fetch(call, timeout)
+
+
+async def test_a_status_is_written_though_the_watch_delivers_nothing() -> None:
+    api, path = GuardedApi(), "/apis/cloud.tencent.com/v1beta1/clusterbindings/demo"
+    api.put(path, stored(1))
+    bound = BindingReconciler(RecordingHost(client=api.client()), "demo")
+    bound.informer.adopt(unknown(api.objects[path]))
+    for changed_by_another in (False, False, True):
+        if changed_by_another:
+            api.put(path, api.objects[path])
+            bound.set_unreachable("no response")
+            with pytest.raises(Conflict):
+                await bound.reconcile("demo")
+        else:
+            bound.set_held("" if bound.held else "3 nodes disappeared at once")
+        await bound.reconcile("demo")
+    condition = get_condition(api.objects[path]["status"]["conditions"], "Connected")
+    assert condition is not None and condition["message"] == "no response"

@@ -25,6 +25,16 @@ def forbidden(sentence: str) -> Forbidden:
     return Forbidden("patch nodes n", f'nodes "n" is forbidden: User "system:serviceaccount:a:b" {sentence}', status=403)
 
 
+def noting(api: Reviewer, clock: ManualClock, seen: list[Sequence[Check]]) -> asyncio.Task[None]:
+    refusals = Refusals(clock, lambda refused: seen.append(list(refused)))
+
+    async def run() -> None:
+        with refusals.noting(api.client()):
+            await refusals.run()
+
+    return asyncio.create_task(run())
+
+
 REFUSED = forbidden('cannot patch resource "nodes/status" in API group "" at the cluster scope')
 
 
@@ -77,7 +87,7 @@ def test_the_right_that_a_refusal_names(sentence: str, right: Check | None) -> N
 async def test_a_right_counts_as_refused_until_it_is_granted(lost: bool) -> None:
     api, clock = Reviewer(), ManualClock()
     seen: list[Sequence[Check]] = []
-    task = asyncio.create_task(Refusals(api.client(), clock, seen.append).run())
+    task = noting(api, clock, seen)
     await clock.advance(FORGOTTEN)
     assert not api.asked, "nothing is asked before a refusal"
     for _ in range(2):
@@ -103,7 +113,7 @@ async def test_a_right_counts_as_refused_until_it_is_granted(lost: bool) -> None
 async def test_a_right_that_nothing_needs_any_more_is_forgotten() -> None:
     api, clock = Reviewer(), ManualClock()
     seen: list[Sequence[Check]] = []
-    task = asyncio.create_task(Refusals(api.client(), clock, seen.append).run())
+    task = noting(api, clock, seen)
     await clock.advance(1.0)
     api.listener(REFUSED)
     await clock.advance(FORGOTTEN - CHECKED_EVERY)
@@ -115,12 +125,31 @@ async def test_a_right_that_nothing_needs_any_more_is_forgotten() -> None:
     task.cancel()
 
 
+async def test_rights_of_a_client_that_was_replaced_are_reviewed_by_the_next_one() -> None:
+    first, second, clock = Reviewer(), Reviewer(), ManualClock()
+    seen: list[Sequence[Check]] = []
+    refusals = Refusals(clock, lambda refused: seen.append(list(refused)))
+    task = asyncio.create_task(refusals.run())
+    with refusals.noting(first.client()):
+        first.listener(REFUSED)
+    await clock.advance(FORGOTTEN)
+    assert not (seen or first.asked), "no client can review it"
+    with refusals.noting(second.client()):
+        second.listener(REFUSED)
+        await clock.advance(CONFIRMED_AFTER)
+        assert seen == [[PATCH]] and not first.asked
+        second.grants = True
+        await clock.advance(CHECKED_EVERY + CONFIRMED_AFTER)
+        assert seen == [[PATCH], []]
+    task.cancel()
+
+
 @pytest.mark.parametrize("again", [False, True])
 async def test_a_refusal_that_a_review_does_not_confirm_is_not_reported(again: bool) -> None:
     api, clock = Reviewer(), ManualClock()
     api.grants = True
     seen: list[Sequence[Check]] = []
-    task = asyncio.create_task(Refusals(api.client(), clock, seen.append).run())
+    task = noting(api, clock, seen)
     await clock.advance(1.0)
     api.listener(REFUSED)
     if again:
@@ -135,7 +164,7 @@ async def test_a_refusal_that_a_review_does_not_confirm_is_not_reported(again: b
 async def test_a_review_that_is_refused_grants_nothing() -> None:
     api, clock = Reviewer(), ManualClock()
     seen: list[Sequence[Check]] = []
-    task = asyncio.create_task(Refusals(api.client(), clock, seen.append).run())
+    task = noting(api, clock, seen)
     await clock.advance(1.0)
     api.refuses_reviews = True
     api.listener(REFUSED)
