@@ -144,7 +144,8 @@ def _permitted(health: Health, before: Sequence[JsonView]) -> list[Json]:
     """Returns the condition of refused requests; none before the first one."""
     refused = "; ".join(f"{cluster}: {', '.join(rights)}" for cluster, rights in health.refused.items() if rights)
     if refused:
-        text = f"the process of this ClusterBinding lacks rights, and retries what needs them ({refused}); grant them again"
+        text = f"the process of this ClusterBinding lacks rights, and retries what needs them ({refused})"
+        text = f"{text}; grant those that are not refused on purpose"
         return [_condition(REQUESTS_PERMITTED, "False", RIGHTS_MISSING, text)]
     if get_condition(before, REQUESTS_PERMITTED) is None:
         return []

@@ -234,18 +234,23 @@ async def _conditions(made: Scene) -> dict[str, str]:
 
 async def _forgotten(made: Scene, check: Check, name: str) -> str:
     """How long a condition names a right that is there again."""
-    began = time.monotonic()
+    began, naming = time.monotonic(), dict[str, str]()
 
     async def none_names_it() -> bool:
-        return not any(_names_it(text, check) for text in (await _conditions(made)).values())
+        naming.clear()
+        naming.update({where: text for where, text in (await _conditions(made)).items() if _names_it(text, check)})
+        return not naming
 
-    await eventually(none_names_it, f"no condition names the right {name}", seconds=FORGOTTEN_WITHIN, every=1.0)
+    try:
+        await eventually(none_names_it, f"no condition names the right {name}", seconds=FORGOTTEN_WITHIN, every=1.0)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {naming}") from None
     return f"{time.monotonic() - began:5.1f} s until no condition names {name}"
 
 
 def _names_it(text: str, check: Check) -> bool:
     """In the words of RequestsPermitted, of the API server, or with a remedy: `grant list and watch of events`."""
-    if re.search(rf"{re.escape(str(check))}(?=[,;)])", text):
-        return True
+    if "lacks rights" in text:
+        return re.search(rf"{re.escape(str(check))}(?=[,;)])", text) is not None
     remedy = "grant" in text and check.verb in text and check.resource.removesuffix("s") in text.lower()
     return remedy or f"cannot {check.verb} resource {what_of(check)} " in re.sub(r'[\\"]', "", text)
