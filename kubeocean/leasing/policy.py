@@ -111,7 +111,10 @@ def decide(
     instant: datetime,
     closed_since: datetime | None = None,
 ) -> Decision:
-    """Decides the lease of one node; `used` is requested by local pods, `closed_since` when it was closed, None unless it already is."""
+    """Decides the lease of one node; `used` is requested by local pods, `closed_since` when it was closed, None unless it already is.
+
+    A node that was closed later than now, since the clock was set back, counts as closed now.
+    """
     if not match_node_selector(terms.selector, node.labels, node.name):
         return Decision(exists=False, reason=_EXCLUDED_BY_BINDING)
     found = matching(policies, node=node, terms=terms)
@@ -121,7 +124,7 @@ def decide(
     turn = _turn(valid, terms, instant)
     deciding = turn.in_force
     is_closed = turn.deciding is None
-    since = (closed_since or instant) if is_closed else None
+    since = min(closed_since or instant, instant) if is_closed else None
     grace_ends = since + deciding.grace if since and deciding.force_reclaim else None
     effect = "" if not is_closed else NO_EXECUTE if grace_ends and grace_ends <= instant else NO_SCHEDULE
     available = left_over(node.allocatable, used)

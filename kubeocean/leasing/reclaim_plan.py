@@ -7,7 +7,7 @@ does a restart: whether all pods have fitted is read from the record on the Node
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from kubeocean.leasing.capacity import leased
 from kubeocean.leasing.policy import Decision, Ended
@@ -63,7 +63,8 @@ def _shrank(known: LeaseRecord, decision: Decision, resources: Iterable[str]) ->
 def _end(known: LeaseRecord, policy: ResourceLeasingPolicy, *, last_ended: LastEnded, now: datetime) -> PolicyEnd:
     """Finds which PolicyEnd caused the excess. By the clock only if that policy decided last: an older hand-over is not the cause."""
     if known.ended is not None and known.decided_by == PolicyVersion.of(policy):
-        return known.ended
+        # Not later than now, should the clock have been set back.
+        return evolve(known.ended, at=min(known.ended.at, now))
     over = last_ended()
     if over is not None and PolicyVersion.of(over.policy) == known.decided_by:
         return PolicyEnd(over.policy.name, ReclaimRules.of(over.policy), over.at)

@@ -55,7 +55,8 @@ class FailOver:
         if not self._is_due():
             await self._withdraw()
             return
-        since = self._since or self._announce()
+        # Not later than now, should the clock have been set back.
+        since = self._since = min(self._since or self._announce(), self._scope.host.clock.now())
         async for declared in in_batches(self._scope.host.clock, self._scope.virtual):
             if not self._is_due():
                 return

@@ -54,7 +54,8 @@ class ReclaimPlanner:
     ) -> Sequence[Order]:
         """Orders the termination of every pod of a withdrawn node; a deleted policy grants its own grace period from its deletion on."""
         now = self._host.clock.now()
-        began = self._retired.setdefault(node, now)
+        # Not later than now, should the clock have been set back.
+        began = self._retired[node] = min(self._retired.get(node, now), now)
         name = policy.name if policy is not None else record.decided_by.name if record is not None else ""
         until = now
         if name and not at_once:

@@ -48,6 +48,8 @@ ONCE_FAILED = (
     "kubeocean/withdrawn seed=1 clock:3:-3600",
     "kubeocean/tokens seed=1 clock:6:-3600",
     "kubeocean/tokens seed=1 refused:39:409",
+    "kubeocean/tokens seed=791192 severed:46:5",
+    "kubeocean/withdrawn seed=791192 clock:45:-3600",
 )
 """Schedules in which a campaign has found a defect of the product, of a scene or of an oracle."""
 SCENARIOS = ["/".join(each) for each in scenarios()]

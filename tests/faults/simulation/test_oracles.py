@@ -69,6 +69,10 @@ def test_a_node_status_that_is_renewed_all_the_time_is_found() -> None:
     ]
     assert not found(oracles.stable, history(beats[0]))
     assert len(found(oracles.stable, history(*beats))) == 1
+    lost = Sent(1, 150.0, US, "hub patch nodes/status", "/api/v1/nodes/n/status", "lost")
+    assert not found(oracles.stable, history(*beats, sent=[lost]))
+    for other in (evolve(lost, outcome=""), evolve(lost, time=90.0), evolve(lost, target="/api/v1/nodes/m/status")):
+        assert len(found(oracles.stable, history(*beats, sent=[other]))) == 1
 
 
 def test_a_node_removed_by_us_is_found() -> None:

@@ -119,6 +119,12 @@ def test_force_reclaim_closes_first_and_drives_out_after_the_grace(grace: int, i
     assert (decision.effect, decision.closed_since, decision.next_edge) == (effect, at("2026-01-05 10:01"), at(next_edge))
 
 
+def test_a_node_that_was_closed_later_than_now_counts_as_closed_now() -> None:
+    force = policy(spec={"timeWindows": hours("09:00", "10:00"), "forceReclaim": True, "gracefulReclaimPeriodSeconds": 60})
+    decision = decided([force], instant=at("2026-01-05 10:01"), closed_since=at("2026-01-05 11:01"))
+    assert (decision.closed_since, decision.next_edge) == (at("2026-01-05 10:01"), at("2026-01-05 10:02"))
+
+
 def test_opening_forgets_since_when_the_node_was_closed() -> None:
     decision = decided([policy()], closed_since=at("2026-01-05 10:01"))
     assert (decision.effect, decision.closed_since) == ("", None)

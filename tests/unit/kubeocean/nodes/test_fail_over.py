@@ -98,6 +98,14 @@ async def test_nodes_stay_held_until_the_time_of_the_binding_and_only_then_becom
     assert scene.ready == UNKNOWN and scene.given_up
 
 
+async def test_pods_are_deleted_and_not_evicted_after_the_clock_was_set_back(stand: Callable[..., Stand]) -> None:
+    scene = stand()
+    await scene.asked(SILENT, 70)
+    scene.clock.set(-3600)
+    await scene.asked(SILENT, 10)
+    assert scene.given_up and all(until <= scene.clock.now() for until in scene.reclaimer.ordered().values())
+
+
 async def test_a_node_is_never_unknown_before_five_minutes_if_the_binding_asks_for_ten(stand: Callable[..., Stand]) -> None:
     """The hub's taint eviction deletes pods 300 s after their node became Unknown."""
     scene = stand(mode={"onUnreachable": {"mode": "FailOver", "afterSeconds": 600}})

@@ -309,3 +309,19 @@ async def test_the_grace_of_a_policy_that_a_faster_clock_deletes_later_starts_no
         orders = scene.planner.plan_for_retired(NODE, lease("2"), record=None, at_once=False)
         assert {order.until for order in orders} == {began + timedelta(seconds=60)}
         await scene.host.manual_clock.advance(30)
+
+
+async def test_a_clock_that_is_set_back_does_not_prolong_a_grace_by_the_step() -> None:
+    retired, shrunk = Scene(lease("2")), Scene(lease("2"))
+    retired.planner.plan_for_retired(NODE, lease("2"), record=None, at_once=False)
+    shrunk.orders()
+    shrunk.table.current = [lease("1", generation=2)]
+    shrunk.orders()
+    for scene in (retired, shrunk):
+        scene.host.manual_clock.set(-3600)
+    until = retired.host.clock.now() + timedelta(seconds=60)
+    for _ in range(2):
+        orders = retired.planner.plan_for_retired(NODE, lease("2"), record=None, at_once=False)
+        assert {order.until for order in (*orders, *shrunk.orders())} == {until}
+        for scene in (retired, shrunk):
+            await scene.host.manual_clock.advance(30)
