@@ -40,9 +40,13 @@ def refused_right(error: Forbidden) -> Check | None:
 
 @define
 class _Refused:
-    """`right` is to the last object that was refused; `reviewed_at` is None until a review has refused it too."""
+    """`right` is to the last object that was refused, `shown` without its name, and without a namespace if several were refused.
+
+    `reviewed_at` is None until a review has refused it too.
+    """
 
     right: Check
+    shown: Check
     refused_at: float
     reviewed_at: float | None = None
 
@@ -55,7 +59,7 @@ class Refusals:
         self._changed = changed
         self._clients: list[Client] = []
         self._refused: dict[Check, _Refused] = {}
-        """By the right to any object."""
+        """By the right to any object in any namespace, so that one to many namespaces is one."""
         self._reported: Sequence[Check] = ()
         self._any = asyncio.Event()
 
@@ -81,8 +85,11 @@ class Refusals:
         right = refused_right(error)
         if right is None:
             return
-        known = self._refused.setdefault(evolve(right, name=""), _Refused(right, 0.0))
+        to_any, shown = evolve(right, name="", namespace=""), evolve(right, name="")
+        known = self._refused.setdefault(to_any, _Refused(right, shown, 0.0))
         known.right, known.refused_at = right, self._clock.monotonic()
+        if known.shown != shown:
+            known.shown = to_any
         self._any.set()
 
     async def _review(self, client: Client) -> None:
@@ -101,7 +108,7 @@ class Refusals:
                 refused.reviewed_at = now
             elif refused.refused_at < now:
                 del self._refused[to_any]
-        self._report(tuple(sorted((right for right, refused in self._refused.items() if refused.reviewed_at is not None), key=str)))
+        self._report(tuple(sorted((refused.shown for refused in self._refused.values() if refused.reviewed_at is not None), key=str)))
         if not self._refused:
             self._any.clear()
 

@@ -251,6 +251,6 @@ async def _forgotten(made: Scene, check: Check, name: str) -> str:
 def _names_it(text: str, check: Check) -> bool:
     """In the words of RequestsPermitted, of the API server, or with a remedy: `grant list and watch of events`."""
     if "lacks rights" in text:
-        return re.search(rf"{re.escape(str(check))}(?=[,;)])", text) is not None
+        return re.search(rf"{re.escape(str(check))}( in namespace \S+?)?[,;)]", text) is not None
     remedy = "grant" in text and check.verb in text and check.resource.removesuffix("s") in text.lower()
     return remedy or f"cannot {check.verb} resource {what_of(check)} " in re.sub(r'[\\"]', "", text)

@@ -125,6 +125,20 @@ async def test_a_right_that_nothing_needs_any_more_is_forgotten() -> None:
     task.cancel()
 
 
+async def test_a_right_to_many_namespaces_is_one() -> None:
+    api, clock = Reviewer(), ManualClock()
+    seen: list[Sequence[Check]] = []
+    task = noting(api, clock, seen)
+    await clock.advance(1.0)
+    for namespace in ("a", "a", "b", "a"):
+        api.listener(forbidden(f'cannot patch resource "pods" in API group "" in the namespace "{namespace}"'))
+        await clock.advance(CONFIRMED_AFTER)
+    pods = Check(verb="patch", group="", resource="pods", subresource="", namespace="a")
+    assert seen == [[pods], [evolve(pods, namespace="")]]
+    assert len(api.asked) == 1
+    task.cancel()
+
+
 async def test_rights_of_a_client_that_was_replaced_are_reviewed_by_the_next_one() -> None:
     first, second, clock = Reviewer(), Reviewer(), ManualClock()
     seen: list[Sequence[Check]] = []
