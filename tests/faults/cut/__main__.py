@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.cut.choice import ONLY, SEED, WHOLE
+from tests.faults.cut.choice import ONLY, SEED, WHOLE, chosen
 
 
 def main() -> int:
@@ -21,7 +21,11 @@ def main() -> int:
     parser.add_argument("--only", default="", help="runs the cases whose names contain one of these texts, separated by commas")
     options, rest = parser.parse_known_args()
     os.environ |= {SEED: options.seed, WHOLE: "1", ONLY: options.only}
-    return int(pytest.main(["-s", "--timeout=0", str(Path(__file__).parent), *rest]))
+    code = int(pytest.main(["-s", "--timeout=0", str(Path(__file__).parent), *rest]))
+    if options.only and not chosen:
+        print(f"error: --only {options.only}: no case of the scenes that ran has such a name", file=sys.stderr)
+        return code or 2
+    return code
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 SEED, WHOLE, ONLY = "FAULTS_SEED", "FAULTS_WHOLE", "FAULTS_ONLY"
 """Environment: the seed, that everything runs, and parts of the names of the only cases that run, separated by commas."""
+chosen: list[str] = []
+"""Cases that the parts of names have chosen in this process."""
 _FRESH = str(SystemRandom().randrange(10**6))
 
 
@@ -36,7 +38,9 @@ class Choice:
     def part(self, items: Sequence[T], count: int) -> list[T]:
         """As many of them, in their order."""
         if only := os.environ.get(ONLY, ""):
-            return [item for item in items if any(part in str(item) for part in only.split(","))]
+            found = [item for item in items if any(part in str(item) for part in only.split(","))]
+            chosen.extend(map(str, found))
+            return found
         if self.whole or count >= len(items):
             return list(items)
         return [items[at] for at in sorted(self.random.sample(range(len(items)), count))]
