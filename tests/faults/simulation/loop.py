@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import heapq
 import math
 import random
 import types
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from heapq import heappop, heappush
 from operator import itemgetter
 from typing import Any
 
@@ -197,11 +198,15 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:
         call = _Call(callback, args, context, when)
         self._timers += 1
-        heapq.heappush(self._due, (when, self._timers, call))
+        heappush(self._due, (when, self._timers, call))
         return call
 
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:
-        return self.call_at(self._after(delay), callback, *args, context=context)
+        when = self._after(delay)
+        call = _Call(callback, args, context, when)
+        self._timers += 1
+        heappush(self._due, (when, self._timers, call))
+        return call
 
     def call_soon_threadsafe(self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:
         return self.call_soon(callback, *args, context=context)
@@ -210,7 +215,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Returns what the current task awaits, at once, to run again in so many seconds."""
         wait = _Wait(self)
         self._timers += 1
-        heapq.heappush(self._due, (self._after(delay), self._timers, wait))
+        heappush(self._due, (self._after(delay), self._timers, wait))
         return wait
 
     def _after(self, delay: float) -> float:
@@ -225,7 +230,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         raise AssertionError("there are no sockets in a simulation")
 
     def _run_once(self) -> None:
-        ready: Any = self._ready  # type: ignore[attr-defined]
+        ready: deque[Any] = self._ready  # type: ignore[attr-defined]
         due, dead, stalled = self._due, self._dead, self._stalled
         if ready:
             self._at_once += len(ready)
@@ -236,48 +241,55 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self._advance()
         if due and due[0][0] <= self._now:
             self._take_due(ready)
-        for _ in range(len(ready)):
-            call = ready.popleft()
+        next_call, passed = ready.popleft, 0
+        for _ in range(number := len(ready)):
+            call = next_call()
             if call.off:
+                passed += 1
                 continue
             if dead or stalled:
                 process = call.context.get(PROCESS, "")
                 if process and (process in dead or process in stalled):
                     if process not in dead:
                         stalled[process].append(call)
+                    passed += 1
                     continue
-            self.callbacks += 1
             try:
                 call.context.run(call.callback, *call.args)
             except Exception as error:
                 self.problems.append(f"Exception in callback {call.callback!r}: {error!r}")
+        self.callbacks += number - passed
 
     def _advance(self) -> None:
         due, moments = self._due, self._moments
         while True:
             while due and due[0][2].off:
-                heapq.heappop(due)
+                heappop(due)
             if not due:
                 raise Stuck("every task waits, and no timer is set")
-            if not moments or moments[-1] > due[0][0]:
+            first = due[0][0]
+            if not moments or moments[-1] > first:
                 break
             self._now = moments.pop()
             self._on_moment(self._now)
-        self._now = max(self._now, due[0][0])
+        if first > self._now:
+            self._now = first
 
-    def _take_due(self, ready: Any) -> None:
+    def _take_due(self, ready: deque[Any]) -> None:
+        """Moves the timers that are due to the callbacks that are ready, those of one moment in the order of the seed."""
         waiting, now = self._due, self._now
         due = []
         while waiting and waiting[0][0] <= now:
-            timer = heapq.heappop(waiting)
+            timer = heappop(waiting)
             if not timer[2].off:
                 due.append(timer)
         if len(due) > 1:
-            self._rng.shuffle(due)
-            if due[0][0] != due[-1][0] or len(due) > 2:
+            is_one_moment = due[0][0] == due[-1][0]
+            _shuffle(due, self._rng.getrandbits)
+            if not is_one_moment:
                 due.sort(key=itemgetter(0))
         for _, _, each in due:
-            if isinstance(each, _Wait):
+            if type(each) is _Wait:
                 each.is_due = True
                 if each.callback is None:
                     continue
@@ -345,22 +357,33 @@ class LoopClock:
         self.skew = timedelta()
 
     def now(self) -> datetime:
-        return self._loop.wall() + self.skew
+        return self._loop.wall() + self.skew if self.skew else self._loop.wall()
 
     def monotonic(self) -> float:
         return self._loop._now
 
-    async def sleep(self, seconds: float) -> None:
-        if seconds > 0:
-            await self._loop.after(seconds)
-        else:
-            await _turn()
+    def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
+        return _slept(self._loop, seconds)  # type: ignore[return-value]
 
 
 @types.coroutine
-def _turn() -> Generator[None, None, None]:
-    """Lets the other tasks that are ready run, as `asyncio.sleep(0)`."""
-    yield
+def _slept(loop: SimulatedLoop, seconds: float) -> Generator[Any, None, None]:
+    """Lets the other tasks that are ready run, at least, as `asyncio.sleep`: one frame, as most of what tasks do is to sleep."""
+    if seconds > 0:
+        wait = loop.after(seconds)
+        wait._asyncio_future_blocking = True
+        yield wait
+    else:
+        yield
+
+
+def _shuffle(items: list[Any], getrandbits: Callable[[int], int]) -> None:
+    """Shuffles in place, as `random.Random.shuffle`, by the same random bits."""
+    for last in range(len(items) - 1, 0, -1):
+        bits = (last + 1).bit_length()
+        while (other := getrandbits(bits)) > last:
+            pass
+        items[last], items[other] = items[other], items[last]
 
 
 def _settle(future: asyncio.Future[Any], func: Callable[..., Any], args: Iterable[Any]) -> None:

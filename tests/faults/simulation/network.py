@@ -35,6 +35,7 @@ from vkubelet.metrics import Metrics
 
 _LATENCIES = (0.001, 0.001, 0.002, 0.002, 0.003, 0.005, 0.008, 0.020)
 """Seconds on the way, in one direction. Few values, so that messages often arrive at the same moment, in the order of the seed."""
+_BITS = len(_LATENCIES).bit_length()
 _CONNECT = 10.0
 
 
@@ -100,6 +101,7 @@ class Network:
         self.injected: list[tuple[str, str]] = []
         """Kind of each fault that took effect, and its site."""
         self.on_crash: Callable[[str, float], None] = lambda process, seconds: None
+        self._bits = rng.getrandbits
         self._world = contextvars.Context()
         self._branch = branch
 
@@ -110,7 +112,10 @@ class Network:
         return next(side for side in self.sides.values() if side.name == name)
 
     def latency(self) -> float:
-        return self.rng.choice(_LATENCIES)
+        """Returns what `random.Random.choice` would choose, by the same random bits."""
+        while (number := self._bits(_BITS)) >= len(_LATENCIES):
+            pass
+        return _LATENCIES[number]
 
     def later(self, seconds: float, callback: Callable[..., Any], *args: Any) -> None:
         """Calls back in the context of the world, whoever asks for it."""
