@@ -6,9 +6,12 @@ Invariant: its schema is structural, so an API server prunes what the mirrors sh
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 Body = dict[str, Any]
+SHIPPED = Path(__file__).parents[2] / "deploy" / "samples" / "logconfigs.yaml"
+"""The setting that mirrors LogConfigs."""
 
 
 def typed(properties: Mapping[str, Any], **more: Any) -> Body:

@@ -17,15 +17,14 @@ from kubeocean.settings import KubeoceanSettings, read_extra_kinds
 from tests.faults.simulation.actors import NAMESPACE
 from tests.faults.simulation.kubeocean_world import THEIRS
 from tests.faults.simulation.owners_world import OwnersWorld
-from tests.support.bound import SAMPLES
-from tests.support.logconfigs import logconfig_definition, spec_of
+from tests.support.logconfigs import SHIPPED, logconfig_definition, spec_of
 
 _LOGS = "/apis/cls.cloud.tencent.com/v1/logconfigs"
 
 
 @lru_cache
 def _extra_kinds() -> Sequence[ExtraKind]:
-    return read_extra_kinds(SAMPLES / "logconfigs.yaml")
+    return read_extra_kinds(SHIPPED)
 
 
 class KindsWorld(OwnersWorld):
