@@ -15,6 +15,8 @@ from tests.faults.model.refusals import Refusal, Target
 from tests.faults.model.shapes import Shape, struct
 
 Body = dict[str, Any]
+_SLASHES: Final = 3
+"""In the path of a group and version."""
 
 
 @frozen(eq=False)
@@ -140,6 +142,8 @@ class Kinds:
 
     def discovered(self, path: str) -> Body | None:
         """Returns the resources of the group and version at this path; None where it has none."""
+        if path.count("/") != _SLASHES or not path.startswith("/apis/"):
+            return None
         found = [kind for kind in self._kinds.values() if kind.group and path == f"/apis/{kind.api_version}"]
         resources = [{"name": kind.plural, "singularName": "", "namespaced": kind.namespaced, "kind": kind.kind} for kind in found]
         return {"kind": "APIResourceList", "groupVersion": found[0].api_version, "resources": resources} if found else None

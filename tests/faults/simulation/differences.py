@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 Body = dict[str, Any]
+_NESTED = (dict, list)
 
 
 def changed_paths(old: Body | None, new: Body | None) -> frozenset[str]:
@@ -22,21 +23,24 @@ def changed_paths(old: Body | None, new: Body | None) -> frozenset[str]:
 def _compare(old: Any, new: Any, path: str, found: set[str]) -> None:
     """Adds the paths of two values that differ."""
     before, after = _members(old), _members(new)
-    if before is None and after is None:
-        found.add(path)
-        return
-    for value, members in ((old, before), (new, after)):
-        if members is None and value is not None:
+    if before is None or after is None:
+        if before is after or (old if before is None else new) is not None:
             found.add(path)
-    before, after = before or {}, after or {}
+        before, after = before or {}, after or {}
     for name, other in after.items():
         one = before.get(name)
         # A write leaves most parts of an object as they are: the same objects in memory.
         if one is not other and one != other:
-            _compare(one, other, f"{path}/{name}", found)
+            if isinstance(one, _NESTED) or isinstance(other, _NESTED):
+                _compare(one, other, f"{path}/{name}", found)
+            else:
+                found.add(f"{path}/{name}")
     for name, one in before.items():
         if one is not None and name not in after:
-            _compare(one, None, f"{path}/{name}", found)
+            if isinstance(one, _NESTED):
+                _compare(one, None, f"{path}/{name}", found)
+            else:
+                found.add(f"{path}/{name}")
 
 
 def _members(value: Any) -> Mapping[str, Any] | None:
