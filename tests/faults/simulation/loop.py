@@ -285,7 +285,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 due.append(timer)
         if len(due) > 1:
             is_one_moment = due[0][0] == due[-1][0]
-            _shuffle(due, self._rng.getrandbits)
+            shuffle(due, self._rng.getrandbits)
             if not is_one_moment:
                 due.sort(key=itemgetter(0))
         for _, _, each in due:
@@ -377,7 +377,7 @@ def _slept(loop: SimulatedLoop, seconds: float) -> Generator[Any, None, None]:
         yield
 
 
-def _shuffle(items: list[Any], getrandbits: Callable[[int], int]) -> None:
+def shuffle(items: list[Any], getrandbits: Callable[[int], int]) -> None:
     """Shuffles in place, as `random.Random.shuffle`, by the same random bits."""
     for last in range(len(items) - 1, 0, -1):
         bits = (last + 1).bit_length()

@@ -33,9 +33,9 @@ from vkubelet.clock import Clock
 from vkubelet.errors import Unreachable
 from vkubelet.metrics import Metrics
 
-_LATENCIES = (0.001, 0.001, 0.002, 0.002, 0.003, 0.005, 0.008, 0.020)
+LATENCIES = (0.001, 0.001, 0.002, 0.002, 0.003, 0.005, 0.008, 0.020)
 """Seconds on the way, in one direction. Few values, so that messages often arrive at the same moment, in the order of the seed."""
-_BITS = len(_LATENCIES).bit_length()
+_BITS = len(LATENCIES).bit_length()
 _CONNECT = 10.0
 
 
@@ -113,9 +113,9 @@ class Network:
 
     def latency(self) -> float:
         """Returns what `random.Random.choice` would choose, by the same random bits."""
-        while (number := self._bits(_BITS)) >= len(_LATENCIES):
+        while (number := self._bits(_BITS)) >= len(LATENCIES):
             pass
-        return _LATENCIES[number]
+        return LATENCIES[number]
 
     def later(self, seconds: float, callback: Callable[..., Any], *args: Any) -> None:
         """Calls back in the context of the world, whoever asks for it."""

@@ -8,7 +8,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.faults.simulation.loop import LoopClock, SimulatedLoop, Stuck
+from tests.faults.simulation.branches import Branch
+from tests.faults.simulation.loop import LoopClock, SimulatedLoop, Stuck, shuffle
+from tests.faults.simulation.network import LATENCIES, Network
+from tests.faults.simulation.schedule import Schedule
 
 
 def ran(main: Callable[[SimulatedLoop], Awaitable[object]], seed: int = 0) -> SimulatedLoop:
@@ -61,6 +64,23 @@ def test_the_seed_decides_the_order_of_timers_due_at_once() -> None:
     assert order_of_equal_timers(3) == orders[3]
     assert len({tuple(order) for order in orders}) > 1
     assert all(order[0] == -1 and sorted(order) == list(range(-1, 20)) for order in orders)
+
+
+def test_timers_are_shuffled_as_by_the_standard_library() -> None:
+    ours, theirs = random.Random(7), random.Random(7)
+    for length in range(40):
+        mine, other = list(range(length)), list(range(length))
+        shuffle(mine, ours.getrandbits)
+        theirs.shuffle(other)
+        assert mine == other
+    assert ours.random() == theirs.random()
+
+
+def test_latencies_are_chosen_as_by_the_standard_library() -> None:
+    ours, theirs = random.Random(7), random.Random(7)
+    network = Network(SimulatedLoop(random.Random(0)), ours, Branch([Schedule("mock", "pods", 1)]))
+    assert [network.latency() for _ in range(200)] == [theirs.choice(LATENCIES) for _ in range(200)]
+    assert ours.random() == theirs.random()
 
 
 def test_a_killed_process_runs_no_handler_and_no_cleanup() -> None:

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 
 from attrs import frozen
 
-from tests.faults.simulation.branches import Branch, Slots
+from tests.faults.simulation.branches import Branch, Slots, join_pages
 from tests.faults.simulation.fleet_world import FleetWorld
 from tests.faults.simulation.history import History
 from tests.faults.simulation.kinds_world import KindsWorld
@@ -32,6 +32,8 @@ _BESIDES = {FleetWorld.name, ShardsWorld.name}
 """Worlds that take part in a campaign only when a scenario of theirs is named: tests/faults/test_fleet.py and
 test_shards.py go through their crashes."""
 _COLLECTED_EVERY = 10
+_MANY = 16
+"""Schedules from which it takes less time to prepare the memory for the forks than these save."""
 _runs = count(1)
 
 
@@ -100,6 +102,8 @@ def start(schedules: Sequence[Schedule], *, slots: Slots | None = None, until: f
     status = 1
     try:
         gc.disable()
+        if len(schedules) >= _MANY:
+            join_pages()
         world = WORLDS[schedules[0].world](Branch(schedules, slots=slots, until=until))
         history = world.run(disposes=False)
         for schedule in world.branch.schedules:
