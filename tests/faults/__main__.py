@@ -10,6 +10,9 @@ import asyncio
 import os
 import random
 import sys
+import time
+
+from attrs import define, field
 
 # Sets of texts have the order of their hashes, and the product may run through one: a printed schedule must run again exactly.
 if os.environ.get("PYTHONHASHSEED") != "0":
@@ -20,6 +23,9 @@ from tests.faults.model import comparison
 from tests.faults.simulation import campaign, worlds
 from tests.faults.simulation.oracles import judge
 from tests.faults.simulation.schedule import Kind, Schedule
+from tests.faults.simulation.worlds import Outcome
+
+_PRINTED_EVERY = 60.0
 
 
 def main() -> int:
@@ -55,6 +61,25 @@ def main() -> int:
     return planted.find_all(arguments.names)
 
 
+@define
+class Progress:
+    """Prints each failure at once, and how far the campaign is every minute."""
+
+    schedules: int = 0
+    failed: int = 0
+    _began: float = field(factory=time.monotonic)
+    _printed: float = field(factory=time.monotonic)
+
+    def note(self, outcome: Outcome) -> None:
+        self.schedules += 1
+        self.failed += bool(outcome.violations)
+        if outcome.violations:
+            print(f"failed: {outcome.schedule}: {outcome.violations[0]}", flush=True)
+        if (now := time.monotonic()) - self._printed >= _PRINTED_EVERY:
+            self._printed = now
+            print(f"{(now - self._began) / 60:.0f} min: {self.schedules} schedules, {self.failed} failed", flush=True)
+
+
 def _run(arguments: argparse.Namespace) -> int:
     seed = _seed(arguments)
     report = campaign.run(
@@ -64,7 +89,7 @@ def _run(arguments: argparse.Namespace) -> int:
         jobs=arguments.jobs,
         only=arguments.only,
         kinds=arguments.kinds,
-        on_failure=lambda outcome: print(f"failed: {outcome.schedule}: {outcome.violations[0]}", flush=True),
+        on_outcome=Progress().note,
     )
     print(report.text())
     return 1 if report.failed else 0

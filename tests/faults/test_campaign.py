@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults.planted import DEFAULT_SCHEDULES, DEFAULT_SEED, HERE, PAGE, ROOT, Planted, in_tree, page, patches, tree
-from tests.faults.simulation.campaign import report_of, run_all, shares
+from tests.faults.simulation.campaign import report_of, run, run_all, shares
 from tests.faults.simulation.schedule import Schedule
-from tests.faults.simulation.worlds import judged, play, scenarios
+from tests.faults.simulation.worlds import Outcome, judged, play, scenarios
 
 _LINES = """
 import json, sys
@@ -86,6 +86,18 @@ def test_a_campaign_that_is_given_up_leaves_no_process() -> None:
     while _running() & groups and time.monotonic() < within:
         time.sleep(0.02)
     assert not _running() & groups
+
+
+def test_a_campaign_that_is_interrupted_reports_what_has_run() -> None:
+    seen = []
+
+    def interrupt(outcome: Outcome) -> None:
+        seen.append(outcome.schedule)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    report = run(seed=3, only=["mock/pods"], jobs=1, on_outcome=interrupt)
+    assert report.schedules == len(seen) == 2 and "2 schedules" in report.text()
 
 
 def _running() -> set[int]:

@@ -100,24 +100,26 @@ def run(
     only: Sequence[str] = (),
     kinds: Collection[Kind] = (),
     stop: bool = False,
-    on_failure: Callable[[Outcome], None] = lambda outcome: None,
+    on_outcome: Callable[[Outcome], None] = lambda outcome: None,
 ) -> Report:
     """Runs a campaign of `most` schedules or so many seconds, whatever is less; `only` names scenarios as `world/scenario`.
 
     With `kinds` it runs single faults of these, and no combinations. `jobs` is the number of processes that run at a time, 0 for one on
-    each core. With `stop` the first failure ends it, unshrunk. `on_failure` is called for each failure at once: a long campaign may be
-    interrupted.
+    each core. With `stop` the first failure ends it, unshrunk, and so does a KeyboardInterrupt. `on_outcome` is called for each schedule at
+    once.
     """
-    began, report = time.monotonic(), Report(seed)
+    began, report, is_over = time.monotonic(), Report(seed), False
     chosen = scenarios(only)
     known: list[Outcome] = []
     plan = partial(campaign, seed=seed, kinds=kinds)
     for schedules in _batches(bases(chosen, seed), plan, known=known, most=most, size=_BATCH if stop else _LARGE_BATCH):
         outcomes: list[Outcome] = []
-        for outcome in run_all(schedules, jobs or os.cpu_count() or 1, until=began + seconds):
-            outcomes.append(outcome)
-            if outcome.violations:
-                on_failure(outcome)
+        try:
+            for outcome in run_all(schedules, jobs or os.cpu_count() or 1, until=began + seconds):
+                outcomes.append(outcome)
+                on_outcome(outcome)
+        except KeyboardInterrupt:
+            is_over = True
         order = {schedule: number for number, schedule in enumerate(schedules)}
         outcomes.sort(key=lambda outcome: order[outcome.schedule])
         known += [] if known else outcomes
@@ -125,10 +127,10 @@ def run(
             report.add(outcome)
             if stop and report.failed:
                 break
-        if time.monotonic() >= began + seconds or (stop and report.failed):
+        if is_over or time.monotonic() >= began + seconds or (stop and report.failed):
             break
     report.seconds = time.monotonic() - began
-    report.shrunk = [] if stop else [smallest(outcome) for outcome in _different(report.failed)]
+    report.shrunk = [] if stop or is_over else [smallest(outcome) for outcome in _different(report.failed)]
     return report
 
 
