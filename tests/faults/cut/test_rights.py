@@ -46,6 +46,8 @@ FORGOTTEN_WITHIN = 100.0
 """Seconds: a mirror that was refused is tried again after 60."""
 LATER_THAN_LOG = 5.0
 """Seconds for which a condition or an Event may come later than the log."""
+_CLUSTERS = {"hub": "the hub", "worker": "the worker cluster"}
+"""As the condition RequestsPermitted names them."""
 DEFAULT = 1
 """Rights of each cluster in the default run."""
 SETTINGS = {**SHORT, "provider": {**SHORT["provider"], "unused_copy_after": 2.0}}
@@ -149,7 +151,7 @@ async def _each_right(made: Scene, rights: Rights, choice: Choice, line: Cable) 
                 table.problems.append(f"{name}: {error}")
                 print(table.problems[-1], flush=True)
                 await work.tidy()
-            table.forgetting.append(asyncio.create_task(_forgotten(made, check, name)))
+            table.forgetting.append(asyncio.create_task(_forgotten(made, rights, check)))
             assert made.program.alive and made.program.process.pid == pid, f"{name}\n{made.program.tail()}"
     await table.forget()
     table.print()
@@ -175,7 +177,7 @@ async def _without(rights: Rights, check: Check, *, work: Workload, line: Cable)
         began = time.monotonic()
         try:
             await eventually(lambda: _refused(audit, check), "used by this round", seconds=SLOWLY_USED.get(name, REFUSED_WITHIN), every=0.5)
-            shown, seen = await _reported(work, check, since=since, before=before)
+            shown, seen = await _reported(work, rights, check, since=since, before=before)
             waited = seen - began
         except AssertionError as error:
             problem = f"{error} {work.answer}"
@@ -195,15 +197,15 @@ def _refused(audit: Audit, check: Check) -> bool:
     return (check.verb, what_of(check), 403) in calls
 
 
-async def _reported(work: Workload, check: Check, *, since: datetime, before: int) -> tuple[str, float]:
+async def _reported(work: Workload, rights: Rights, check: Check, *, since: datetime, before: int) -> tuple[str, float]:
     """Where the lack can be read, and since when: in a condition, an Event, the answer to a caller, or else in the log."""
     logged: list[float] = []
 
     async def shown() -> str:
-        if found := await _shown(work, check, since=since):
+        if found := await _shown(work, rights, check, since=since):
             return found
         lines = [each for each in work.scene.program.messages()[before:] if each["level"] in ("WARNING", "ERROR")]
-        line = next((each["message"] for each in lines if _names_it(json.dumps(each), check)), "")
+        line = next((each["message"] for each in lines if _names_it(json.dumps(each), rights, check)), "")
         if line:
             logged.append(time.monotonic())
         return f"log: {line}" if line and time.monotonic() - logged[0] > LATER_THAN_LOG else ""
@@ -212,14 +214,14 @@ async def _reported(work: Workload, check: Check, *, since: datetime, before: in
     return found, logged[0] if found.startswith("log") else time.monotonic()
 
 
-async def _shown(work: Workload, check: Check, *, since: datetime) -> str:
+async def _shown(work: Workload, rights: Rights, check: Check, *, since: datetime) -> str:
     texts = await _conditions(work.scene)
     for event in await items(work.hub, "events", "-A"):
         moment = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
         if datetime.fromisoformat(moment).timestamp() >= int(since.timestamp()):
             texts[f"Event {event['reason']}"] = str(event.get("message", ""))
     texts["answer to the caller"] = work.answer
-    return next((where for where, text in texts.items() if _names_it(text, check)), "")
+    return next((where for where, text in texts.items() if _names_it(text, rights, check)), "")
 
 
 async def _conditions(made: Scene) -> dict[str, str]:
@@ -232,13 +234,14 @@ async def _conditions(made: Scene) -> dict[str, str]:
     return {f"condition {each['type']} of the {kind}": str(each.get("message", "")) for kind, each in conditions}
 
 
-async def _forgotten(made: Scene, check: Check, name: str) -> str:
+async def _forgotten(made: Scene, rights: Rights, check: Check) -> str:
     """How long a condition names a right that is there again."""
+    name = rights.name(check)
     began, naming = time.monotonic(), dict[str, str]()
 
     async def none_names_it() -> bool:
         naming.clear()
-        naming.update({where: text for where, text in (await _conditions(made)).items() if _names_it(text, check)})
+        naming.update({where: text for where, text in (await _conditions(made)).items() if _names_it(text, rights, check)})
         return not naming
 
     try:
@@ -248,9 +251,10 @@ async def _forgotten(made: Scene, check: Check, name: str) -> str:
     return f"{time.monotonic() - began:5.1f} s until no condition names {name}"
 
 
-def _names_it(text: str, check: Check) -> bool:
+def _names_it(text: str, rights: Rights, check: Check) -> bool:
     """In the words of RequestsPermitted, of the API server, or with a remedy: `grant list and watch of events`."""
     if "lacks rights" in text:
-        return re.search(rf"{re.escape(str(check))}( in namespace \S+?)?[,;)]", text) is not None
+        text = text.partition(f"{_CLUSTERS[rights.side]}: ")[2].partition(";")[0].replace(")", ",") + ","
+        return re.search(rf"{re.escape(str(check))}( in namespace \S+?)?,", text) is not None
     remedy = "grant" in text and check.verb in text and check.resource.removesuffix("s") in text.lower()
     return remedy or f"cannot {check.verb} resource {what_of(check)} " in re.sub(r'[\\"]', "", text)
