@@ -177,7 +177,15 @@ class PhysicalPodReconciler:
         return classify(found.metadata, self.scope.worker.mount.owner) is Ownership.ANOTHERS
 
     async def _missing(self, ref: PodRef) -> float | None:
-        """Handles a physical pod that is missing from the cache, after a GET in the worker. Raises ApiError when the GET fails."""
+        """Handles a physical pod that is missing from the cache, after a GET in the worker. Raises ApiError when the GET fails.
+
+        Of a pod that is being deleted the watch proves it as well: it selects all pods, so it reports as deleted what no longer exists.
+        """
+        pod = self.scope.host.pods.by_uid(ref.uid)
+        recorded = pod.metadata.annotations.get(keys.PHYSICAL_POD_UID, "") if pod is not None and pod.terminating else ""
+        if recorded and self.scope.worker.pods.saw_deleted(recorded):
+            self.report_gone(ref)
+            return None
         try:
             found = await self.scope.worker.client.get(PODS, self.scope.worker.mount.copy_key(ref.key))
             backing = found if virtual_uid(found.metadata) == ref.uid else await self.restore_identity(found, ref)

@@ -166,6 +166,27 @@ async def test_pod_that_is_deleted_while_the_worker_is_read_is_gone_and_not_lost
     assert not host.failed and host.gone == [virtual.ref]
 
 
+@pytest.mark.parametrize(
+    ("metadata", "seen", "asks"),
+    [
+        (DELETED | {"annotations": {keys.PHYSICAL_POD_UID: "u"}}, "u", False),
+        (DELETED | {"annotations": {keys.PHYSICAL_POD_UID: "u"}}, "another", True),
+        (DELETED, "u", True),
+        ({"annotations": {keys.PHYSICAL_POD_UID: "u"}}, "u", True),
+    ],
+    ids=["deleted", "another was deleted", "not recorded", "not to be deleted"],
+)
+async def test_a_deletion_that_the_watch_has_reported_is_not_asked_about(metadata: Json, seen: str, asks: bool) -> None:
+    host, worker, reconciler, _ = stand()
+    virtual, asked = pod(**metadata), list[bool]()
+    host.pods.put(virtual)
+    Meanwhile(lambda: asked.append(True)).lend_to(worker.client)
+    worker.pods._remove(physical(body_of(virtual), uid=seen))
+    await reconciler._missing(virtual.ref)
+    assert bool(asked) is asks
+    assert (virtual.ref in host.gone) is virtual.terminating
+
+
 def finished(at: str, **metadata: Any) -> Pod:
     state = {"terminated": {"exitCode": 0, "finishedAt": at}}
     spec = {"terminationGracePeriodSeconds": 30}
