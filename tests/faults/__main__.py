@@ -35,6 +35,7 @@ def main() -> int:
     ran.add_argument("--minutes", type=float, default=5.0)
     ran.add_argument("--seed", type=int, default=None, help="default: a random one, which is printed")
     ran.add_argument("--most", type=int, default=None, help="number of schedules")
+    ran.add_argument("--after", type=int, default=0, help="continue a campaign of this seed, as its report shows")
     ran.add_argument("--jobs", type=int, default=0, help="processes; default: one for each core")
     ran.add_argument("--only", nargs="*", default=(), metavar="WORLD/SCENARIO")
     ran.add_argument("--kinds", nargs="*", default=(), type=Kind, help="single faults of these kinds only, such as dropped")
@@ -89,6 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
         jobs=arguments.jobs,
         only=arguments.only,
         kinds=arguments.kinds,
+        after=arguments.after,
         on_outcome=Progress().note,
     )
     print(report.text())

@@ -88,6 +88,17 @@ def test_a_campaign_that_is_given_up_leaves_no_process() -> None:
     assert not _running() & groups
 
 
+def test_a_campaign_continues_where_an_earlier_one_has_stopped() -> None:
+    complete: list[Schedule] = []
+    first, second = list[Schedule](), list[Schedule]()
+    run(seed=3, only=["mock/pods"], most=13, on_outcome=lambda outcome: complete.append(outcome.schedule))
+    earlier = run(seed=3, only=["mock/pods"], most=6, on_outcome=lambda outcome: first.append(outcome.schedule))
+    assert earlier.following == 5 and "--seed 3 --after 5" in earlier.text()
+    later = run(seed=3, only=["mock/pods"], most=8, after=earlier.following, on_outcome=lambda outcome: second.append(outcome.schedule))
+    assert later.following == 12
+    assert set(first) | set(second) == set(complete) and set(first) & set(second) == {Schedule("mock", "pods", 3)}
+
+
 def test_a_campaign_that_is_interrupted_reports_what_has_run() -> None:
     seen = []
 

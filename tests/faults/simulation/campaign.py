@@ -48,6 +48,8 @@ class Report:
     coverage: Counter[tuple[str, str]] = field(factory=Counter)
     """Number of faults by site and kind."""
     sites: set[str] = field(factory=set)
+    following: int = 0
+    """Number of planned schedules, those without faults apart, after which the campaign continues: all before it have run."""
     failed: list[Outcome] = field(factory=list)
     shrunk: list[Outcome] = field(factory=list)
 
@@ -72,6 +74,7 @@ class Report:
     def _summary(self) -> Iterator[str]:
         yield f"seed {self.seed}: {self.schedules} schedules in {self.seconds:.0f} s, {self.per_minute:.0f} a minute; "
         yield f"{self.virtual_seconds / 3600:.1f} hours of virtual time; {len(self.failed)} schedules failed"
+        yield f"it continues with --seed {self.seed} --after {self.following}"
         yield ""
         yield "| fault | injected |"
         yield "|---|---|"
@@ -99,20 +102,21 @@ def run(
     jobs: int = 0,
     only: Sequence[str] = (),
     kinds: Collection[Kind] = (),
+    after: int = 0,
     stop: bool = False,
     on_outcome: Callable[[Outcome], None] = lambda outcome: None,
 ) -> Report:
     """Runs a campaign of `most` schedules or so many seconds, whatever is less; `only` names scenarios as `world/scenario`.
 
-    With `kinds` it runs single faults of these, and no combinations. `jobs` is the number of processes that run at a time, 0 for one on
-    each core. With `stop` the first failure ends it, unshrunk, and so does a KeyboardInterrupt. `on_outcome` is called for each schedule at
-    once.
+    It continues an earlier one `after` so many planned schedules. With `kinds` it runs single faults of these, and no combinations. `jobs`
+    is the number of processes that run at a time, 0 for one on each core. With `stop` the first failure ends it, unshrunk, and so does a
+    KeyboardInterrupt. `on_outcome` is called for each schedule at once.
     """
-    began, report, is_over = time.monotonic(), Report(seed), False
+    began, report, is_over = time.monotonic(), Report(seed, following=after), False
     chosen = scenarios(only)
     known: list[Outcome] = []
     plan = partial(campaign, seed=seed, kinds=kinds)
-    for schedules in _batches(bases(chosen, seed), plan, known=known, most=most, size=_BATCH if stop else _LARGE_BATCH):
+    for schedules in _batches(bases(chosen, seed), plan, known=known, most=most, size=_BATCH if stop else _LARGE_BATCH, after=after):
         outcomes: list[Outcome] = []
         try:
             for outcome in run_all(schedules, jobs or os.cpu_count() or 1, until=began + seconds):
@@ -122,6 +126,7 @@ def run(
             is_over = True
         order = {schedule: number for number, schedule in enumerate(schedules)}
         outcomes.sort(key=lambda outcome: order[outcome.schedule])
+        report.following += len(schedules) if known and len(outcomes) == len(schedules) else 0
         known += [] if known else outcomes
         for outcome in outcomes:
             report.add(outcome)
@@ -155,10 +160,13 @@ def report_of(schedules: Sequence[Schedule], *, seed: int, jobs: int = 0) -> Rep
     return report
 
 
-def _batches(first: list[Schedule], plan: Plan, *, known: Sequence[Outcome], most: int | None, size: int) -> Iterator[list[Schedule]]:
-    """Yields the schedules of a campaign in parts, first those without faults, whose outcomes are `known` when the next part is made."""
+def _batches(
+    first: list[Schedule], plan: Plan, *, known: Sequence[Outcome], most: int | None, size: int, after: int = 0
+) -> Iterator[list[Schedule]]:
+    """Yields the schedules of a campaign in parts, first those without faults, whose outcomes are `known` when the next part is made; then
+    the planned ones `after` so many."""
     yield first
-    planned, number = plan(sorted(known, key=lambda outcome: str(outcome.schedule))), len(first)
+    planned, number = islice(plan(sorted(known, key=lambda outcome: str(outcome.schedule))), after, None), len(first)
     while batch := list(islice(planned, size if most is None else min(most - number, size))):
         number += len(batch)
         yield batch
