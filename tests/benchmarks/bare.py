@@ -9,8 +9,10 @@ import asyncio
 import base64
 import json
 import ssl
+import sys
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,22 @@ class Api:
                     assert event["type"] != "ERROR", event
                     version = event["object"]["metadata"]["resourceVersion"]
                     yield event["type"], event["object"]
+
+
+@asynccontextmanager
+async def beside(module: str, *arguments: str) -> AsyncIterator[int]:
+    """Runs such a program, which prints a line once it is ready; its process id."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, *arguments, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert process.stdout is not None and await process.stdout.readline()
+        yield process.pid
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        else:
+            # Its own words are on our standard error; what the caller met is the context of this.
+            raise AssertionError(f"{module} ended by itself, with exit code {process.returncode}")
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[Body]:

@@ -1,4 +1,7 @@
-"""Many pods at once on one mock node: how fast do they run, compared with their mere creation when nobody runs them?"""
+"""Many pods at once on one mock node: how fast do they run, compared with their mere creation when nobody runs them?
+
+The ideal runtime shows which ratio a program can reach that sends nothing but the one status of each pod.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from statistics import median
 
 from attrs import define, field
 
+from tests.benchmarks import ideal_runtime
+from tests.benchmarks.bare import beside
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.planes import fleet_on_new_plane
 from tests.integration.runtime.fleet import Fleet
@@ -20,25 +25,34 @@ from vkubelet.testing.cluster import Site
 
 PODS = 300
 ROUNDS = 7
+IDEAL = "ideal"
+"""The node of the ideal runtime, which has no Node."""
 
 
 @define
 class Bursts:
-    """Rounds of a bare and a served burst on one node; each in a namespace of its own, whose pods stay until `clear`."""
+    """Rounds of a bare and a served burst on one node, and one by the ideal runtime; each in a namespace of its own, whose pods stay until
+    `clear`."""
 
     fleet: Fleet
     node: str
     process: Outside
+    ideal: Outside | None = None
     pods: int = PODS
     ratios: list[float] = field(factory=list)
+    ideal_ratios: list[float] = field(factory=list)
     rates: list[float] = field(factory=list)
     bare_rates: list[float] = field(factory=list)
     cpu: list[float] = field(factory=list)
     """Seconds of CPU of the process per pod."""
+    ideal_cpu: list[float] = field(factory=list)
     _namespaces: list[str] = field(factory=list)
 
     async def round(self) -> None:
-        bare, served = await self._bare(), await self._served()
+        bare = await self._bare()
+        served = await self._served(self.node, self.process, self.cpu)
+        if self.ideal is not None:
+            self.ideal_ratios.append(await self._served(IDEAL, self.ideal, self.ideal_cpu) / bare)
         self.bare_rates.append(bare)
         self.rates.append(served)
         self.ratios.append(served / bare)
@@ -60,18 +74,18 @@ class Bursts:
         answered = await Load(self.fleet.plane.kubeconfig).send(self._creations(namespace, "nobody"))
         return self.pods / (max(answered) - began)
 
-    async def _served(self) -> float:
+    async def _served(self, node: str, process: Outside, cpu: list[float]) -> float:
         """Pods in a second from the first creation until the API server says that the last one runs.
 
         It is asked for one pod that does not, which costs it nothing; to be told of each would be work that the other half does not have.
         """
         namespace = await self._namespace("served")
-        load, meter, began = Load(self.fleet.plane.kubeconfig), Meter(self.process), time.monotonic()
-        await load.send(self._creations(namespace, self.node))
+        load, meter, began = Load(self.fleet.plane.kubeconfig), Meter(process), time.monotonic()
+        await load.send(self._creations(namespace, node))
         left = f"/api/v1/namespaces/{namespace}/pods?fieldSelector=status.phase!=Running&limit=1"
         await eventually(lambda: _empty(load, left), f"{self.pods} pods run", seconds=120, every=0.01)
         rate = self.pods / (time.monotonic() - began)
-        self.cpu.append(meter.cpu / self.pods)
+        cpu.append(meter.cpu / self.pods)
         return rate
 
     async def latencies(self) -> Sequence[float]:
@@ -93,7 +107,7 @@ async def _empty(load: Load, path: str) -> bool:
 
 async def warm_up(bursts: Bursts) -> None:
     """A round that is not counted: an API server that has just started is slower."""
-    first = Bursts(bursts.fleet, bursts.node, bursts.process)
+    first = Bursts(bursts.fleet, bursts.node, bursts.process, bursts.ideal)
     await first.round()
     await first.clear()
 
@@ -104,12 +118,13 @@ async def measure(site: Site) -> Sequence[Figure]:
         node = fleet.name("m")
         with fleet.program("mock", node={}, provider={"node": node, "resolve": False}) as program:
             await fleet.ready([node], program=program)
-            bursts = Bursts(fleet, node, Outside(program.process.pid))
-            await warm_up(bursts)
-            for _ in range(ROUNDS):
-                await bursts.round()
-                await bursts.clear()
-                await asyncio.sleep(1)
+            async with beside(ideal_runtime.__name__, str(fleet.kubeconfig), IDEAL) as ideal:
+                bursts = Bursts(fleet, node, Outside(program.process.pid), Outside(ideal))
+                await warm_up(bursts)
+                for _ in range(ROUNDS):
+                    await bursts.round()
+                    await bursts.clear()
+                    await asyncio.sleep(1)
             latencies = await bursts.latencies()
     return [
         Figure(
@@ -121,6 +136,8 @@ async def measure(site: Site) -> Sequence[Figure]:
             least_ratio=0.5,
         ),
         Figure(name="runtime_burst_bare", value=median(bursts.bare_rates), unit="pods/s"),
+        Figure(name="runtime_burst_ideal", value=median(bursts.ideal_ratios), unit="of bare creation"),
         Figure(name="runtime_burst_p99", value=latencies[int(0.99 * len(latencies))], unit="s"),
         Figure(name="runtime_burst_cpu", value=median(bursts.cpu) * 1000, unit="ms/pod"),
+        Figure(name="runtime_burst_ideal_cpu", value=median(bursts.ideal_cpu) * 1000, unit="ms/pod"),
     ]

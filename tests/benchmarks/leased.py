@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -17,6 +16,7 @@ from typing import Any
 from attrs import define, evolve, field, frozen
 
 from tests.benchmarks import ideal, ideal_deleter
+from tests.benchmarks.bare import beside
 from tests.benchmarks.ideal import MOUNT
 from tests.benchmarks.planes import NO_AUDIT
 from tests.support.bound import Bound
@@ -89,17 +89,8 @@ class Lease:
     async def _beside(self, module: str, namespace: str) -> AsyncIterator[int]:
         bound = self.bound
         arguments = (str(account(bound.hub, bound.user)), str(account(bound.worker, bound.user)), namespace)
-        process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, *arguments, stdout=asyncio.subprocess.PIPE)
-        try:
-            assert process.stdout is not None and await process.stdout.readline()
-            yield process.pid
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-            else:
-                # Its own words are on our standard error; what the caller met is the context of this.
-                raise AssertionError(f"{module} ended by itself, with exit code {process.returncode}")
+        async with beside(module, *arguments) as pid:
+            yield pid
 
 
 @asynccontextmanager
