@@ -22,6 +22,7 @@ from kubeocean.model.identity import daemonset_allowed, leaves_home
 from kubeocean.model.references import References, references
 from kubeocean.scope import WorkerScope
 from kubeocean.worker.cluster import heads
+from vkubelet.api.compact import shared
 from vkubelet.api.objects import CONFIGMAPS, PODS, SECRETS, Json, Key, Pod, PodRef, Resource, Unknown
 from vkubelet.api.podspec import Kind, Reference
 from vkubelet.client.rest import Selection
@@ -230,14 +231,14 @@ class Users:
         """Notes the objects that a pod names; a pod that can never run names none."""
         uid = pod.metadata.uid
         before = self._noted.get(uid)
-        if before is not None and before.spec == hash(pod.spec_json):
+        if before is not None and before.spec == pod.spec_hash:
             return
         names = names_of(pod)
         if before is not None:
             self._remove(uid, before.names - names)
         for name in names:
             self._users.setdefault(name, set()).add(uid)
-        self._noted[uid] = _Noted(hash(pod.spec_json), names)
+        self._noted[uid] = _Noted(pod.spec_hash, names)
 
     def drop(self, uid: str) -> frozenset[Named]:
         """Removes a pod; returns the objects that no other pod names."""
@@ -275,4 +276,4 @@ def names_of(pod: Pod) -> frozenset[Named]:
         named = references(pod).objects
     except PodRejected:
         return frozenset()
-    return frozenset((reference.kind, Key(pod.metadata.namespace, reference.name)) for reference in named)
+    return shared(frozenset((reference.kind, Key(pod.metadata.namespace, reference.name)) for reference in named))

@@ -11,7 +11,7 @@ from attrs import frozen
 
 from kubeocean.model.crds import ResourceLimit
 from vkubelet.api.objects import Pod
-from vkubelet.api.quantity import ZERO, Quantity, Resources, add_resources, subtract_resources
+from vkubelet.api.quantity import ZERO, Quantity, Resources, add_resources, shared_resources, subtract_resources
 from vkubelet.api.scheduling import effective_requests, is_resized, requests_of, reserved_spec
 
 CPU: Final = "cpu"
@@ -71,7 +71,7 @@ class Usage:
 def requested(pod: Pod) -> Resources:
     """Returns what a pod requests, as the scheduler counts it; "pods" counts the pod itself."""
     amounts = requests_of(pod.spec_json) if not is_resized(pod.status_json) else effective_requests(reserved_spec(pod.spec, pod.status))
-    return add_resources({name: amount for name, amount in amounts.items() if amount}, _ONE_POD)
+    return shared_resources(add_resources({name: amount for name, amount in amounts.items() if amount}, _ONE_POD))
 
 
 def left_over(allocatable: Resources, used: Resources) -> dict[str, Quantity]:

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final, Self
 
-from attrs import frozen
+from attrs import field, frozen
 
 from kubeocean.model.crds import ResourceLeasingPolicy
 from kubeocean.model.keys import TAINT_CLOSED
 from vkubelet.api.objects import Pod, PodRef
-from vkubelet.api.quantity import ZERO, Quantity, Resources, add_resources, subtract_resources, sum_resources
+from vkubelet.api.quantity import ZERO, Quantity, Resources, add_resources, shared_resources, subtract_resources, sum_resources
 from vkubelet.api.scheduling import requests_of, tolerates
 
 _CLOSED: Final = {"key": TAINT_CLOSED, "effect": "NoExecute", "value": "true"}
@@ -69,6 +69,8 @@ class LeasedPod:
     created: str
     requests: Resources
     tolerates_closed: bool = False
+    made_of: int = field(default=0, eq=False)
+    """Hash of the spec that it was read from."""
 
     @classmethod
     def of(cls, pod: Pod) -> Self:
@@ -79,8 +81,9 @@ class LeasedPod:
             ref=pod.ref,
             priority=spec.get("priority") or 0,
             created=pod.metadata.creation_timestamp,
-            requests=add_resources(requests_of(pod.spec_json), {"pods": Quantity.of(1)}),
+            requests=shared_resources(add_resources(requests_of(pod.spec_json), {"pods": Quantity.of(1)})),
             tolerates_closed=tolerates(endless, _CLOSED),
+            made_of=pod.spec_hash,
         )
 
 

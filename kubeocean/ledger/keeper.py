@@ -340,8 +340,8 @@ def _data(stored: Unknown) -> Mapping[str, str]:
 
 def _is_same(old: Pod, new: Pod) -> bool:
     """Checks that nothing changed that determines what a pod holds. Most changes are those of a status, which counts for a resized pod."""
-    resized = new.metadata.generation > 1 and old.status_json != new.status_json
-    return not resized and not new.terminal and (old.node, old.phase, old.spec_json) == (new.node, new.phase, new.spec_json)
+    resized = new.metadata.generation > 1 and old.status_text != new.status_text
+    return not resized and not new.terminal and (old.node, old.phase, old.spec_text) == (new.node, new.phase, new.spec_text)
 
 
 def _at_least(amounts: Resources, before: Resources) -> Resources:

@@ -13,6 +13,7 @@ from kubeocean.model import keys
 from kubeocean.model.crds import ApiServerAccess, ClusterBinding, DnsAccess
 from kubeocean.model.overrides import Overrides
 from vkubelet.api.codec import encode_json
+from vkubelet.api.compact import shared_word
 from vkubelet.api.names import LAST_APPLIED, MIRROR_POD
 from vkubelet.api.objects import Key, ObjectMeta, Pod, PodRef
 from vkubelet.api.podspec import CONTAINERS
@@ -22,6 +23,7 @@ _LEFT_AT_HOME: Final = frozenset(
     {LAST_APPLIED, MIRROR_POD, "kubernetes.io/config.source", "kubernetes.io/config.hash", "kubernetes.io/config.seen"}
 )
 _OURS: Final = (keys.DOMAIN,)
+_REFERENCE: Final = (keys.VIRTUAL_POD_NAMESPACE, keys.VIRTUAL_POD_NAME, keys.VIRTUAL_POD_UID, keys.VIRTUAL_NODE_NAME)
 # Settings of users for Kubeocean, not marks.
 _FOR_USERS: Final = frozenset({keys.RUNNING_DAEMONSET})
 
@@ -145,12 +147,7 @@ def in_virtual_names(text: str, virtual: Key, physical: Key) -> str:
 def identity(meta: ObjectMeta) -> PodRef | None:
     """Returns the virtual pod of a physical one; None unless its annotations name namespace, name and UID."""
     found = meta.annotations
-    ref = PodRef(
-        found.get(keys.VIRTUAL_POD_NAMESPACE, ""),
-        found.get(keys.VIRTUAL_POD_NAME, ""),
-        found.get(keys.VIRTUAL_POD_UID, ""),
-        found.get(keys.VIRTUAL_NODE_NAME, ""),
-    )
+    ref = PodRef(*(shared_word(found.get(key, "")) for key in _REFERENCE))
     return ref if ref.namespace and ref.name and ref.uid else None
 
 

@@ -34,7 +34,7 @@ class FailOver:
         self._reclaimer = reclaimer
         self._ordered: set[str] = set()
         self._since: datetime | None = None
-        self._known: dict[str, tuple[bytes, bool]] = {}
+        self._known: dict[str, tuple[int | None, bool]] = {}
         """Whether a pod stays, by UID, with the spec it was computed from: most pods are unchanged at each pass."""
 
     async def run(self) -> None:
@@ -96,10 +96,10 @@ class FailOver:
         self._reclaimer.order(node, [Order(pod.ref, since, why, "FailingOver") for pod in pods])
 
     def _stays(self, pod: Pod) -> bool:
-        spec, stays = self._known.get(pod.metadata.uid, (b"", False))
-        if spec != pod.spec_json:
+        spec, stays = self._known.get(pod.metadata.uid, (None, False))
+        if spec != pod.spec_hash:
             stays = tolerates_unreachable(pod)
-            self._known[pod.metadata.uid] = (pod.spec_json, stays)
+            self._known[pod.metadata.uid] = (pod.spec_hash, stays)
         return stays
 
 

@@ -34,8 +34,8 @@ class ReclaimPlanner:
         self._policies = policies
         self._counts = counts
         self._retired: dict[str, datetime] = {}
-        self._pods: dict[str, dict[str, tuple[bytes, LeasedPod]]] = {}
-        """Pods by node and UID, with the spec they were read from: each new pod triggers a decision for its node; most are unchanged."""
+        self._pods: dict[str, dict[str, LeasedPod]] = {}
+        """Pods by node and UID: each new pod triggers a decision for its node; most are unchanged."""
 
     def plan_for_declared(
         self, node: str, decision: Decision, *, facts: NodeFacts, terms: Terms, record: LeaseRecord | None
@@ -74,7 +74,7 @@ class ReclaimPlanner:
         before, now = self._pods.get(node, {}), {}
         for pod in self._host.pods.on_node(node):
             if not pod.terminating and not pod.terminal and self._counts(pod):
-                spec, known = before.get(pod.metadata.uid, (b"", None))
-                now[pod.metadata.uid] = (pod.spec_json, known if known is not None and spec == pod.spec_json else LeasedPod.of(pod))
+                known = before.get(pod.metadata.uid)
+                now[pod.metadata.uid] = known if known is not None and known.made_of == pod.spec_hash else LeasedPod.of(pod)
         self._pods[node] = now
-        return [leased for _, leased in now.values()]
+        return list(now.values())

@@ -320,13 +320,13 @@ class PhysicalNodeReconciler:
 def _has_same_cost(old: Pod, new: Pod) -> bool:
     """Checks that nothing changed that determines how a pod is counted: most changes are those of its status."""
     before, after = old.metadata, new.metadata
-    return (old.node, old.phase, before.uid, before.labels, before.annotations, old.spec_json) == (
+    return (old.node, old.phase, before.uid, before.labels, before.annotations, old.spec_text) == (
         new.node,
         new.phase,
         after.uid,
         after.labels,
         after.annotations,
-        new.spec_json,
+        new.spec_text,
     )
 
 

@@ -158,6 +158,7 @@ def head_of(copy: Unknown) -> Unknown:
         creation_timestamp=meta.creation_timestamp,
         deletion_timestamp=meta.deletion_timestamp,
     )
+    head.compact()
     return Unknown(head, b"{}")
 
 

@@ -6,6 +6,7 @@ a condition changes only when its `status` does (Kubernetes API conventions, "Ty
 equal ones mean the same endpoint and decode to the same head.
 
 A Pod of 10 KB costs 7 KiB as head and bytes, and nothing at garbage collection; as a dict it costs 30 KiB and slows every collection down.
+One that is kept for a while is compacted (`vkubelet.api.compact`), which no reader can see.
 `managedFields` are dropped on decoding. A head of another kind is any class with `metadata`, `key` and `decode`.
 """
 
@@ -16,6 +17,9 @@ from urllib.parse import quote
 
 import msgspec
 from attrs import frozen
+
+from vkubelet.api.compact import compact_later, shared, shared_word, shared_words, with_shared_words
+from vkubelet.api.texts import Bodied, Text
 
 Json = dict[str, Any]
 """A decoded JSON object that its reader owns and may change."""
@@ -32,6 +36,7 @@ else:
     Timestamp = str | None  # bookmarks and reviews carry "creationTimestamp": null
 
 _TERMINAL = frozenset({"Succeeded", "Failed"})
+_set = msgspec.structs.force_setattr
 
 
 class Key(NamedTuple):
@@ -101,7 +106,19 @@ class ObjectMeta(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
     def __post_init__(self) -> None:
         if self.creation_timestamp is None:
-            msgspec.structs.force_setattr(self, "creation_timestamp", "")
+            _set(self, "creation_timestamp", "")
+        # They are keys of many dicts, each of which keeps the text that it got first.
+        _set(self, "name", shared_word(self.name))
+        _set(self, "namespace", shared_word(self.namespace))
+        _set(self, "uid", shared_word(self.uid))
+
+    def compact(self) -> None:
+        """Shares what many objects have equal."""
+        _set(self, "creation_timestamp", shared_word(self.creation_timestamp))
+        _set(self, "labels", shared_words(self.labels))
+        _set(self, "annotations", with_shared_words(self.annotations))
+        _set(self, "finalizers", shared(tuple(self.finalizers)))
+        _set(self, "owner_references", shared(tuple(self.owner_references)))
 
     @property
     def key(self) -> Key:
@@ -150,30 +167,22 @@ _metadata = msgspec.json.Decoder(ObjectMeta).decode
 _body = msgspec.json.Decoder().decode
 
 
-class Pod(msgspec.Struct, frozen=True, gc=False):
+class Pod(Bodied, msgspec.Struct, frozen=True, gc=False):
     """A Pod; `node` and `phase` are decoded once, because every event is dispatched by them."""
 
     metadata: ObjectMeta
     node: str
     phase: str
-    spec_json: bytes
-    status_json: bytes
+    spec_text: bytes | Text
+    status_text: bytes | Text
 
     @classmethod
     def decode(cls, data: bytes | msgspec.Raw) -> Self:
         wire = _wire(data)
         spec, status = bytes(wire.spec), bytes(wire.status)
-        return cls(wire.metadata, _bound_to(spec).node_name, _phase(status).phase, spec, status)
-
-    @property
-    def spec(self) -> Json:
-        """Spec, decoded again at each access; the caller owns it."""
-        return cast(Json, _body(self.spec_json))
-
-    @property
-    def status(self) -> Json:
-        """Status, decoded again at each access; the caller owns it."""
-        return cast(Json, _body(self.status_json))
+        pod = cls(wire.metadata, shared_word(_bound_to(spec).node_name), shared_word(_phase(status).phase), spec, status)
+        compact_later(pod)
+        return pod
 
     @property
     def key(self) -> Key:
@@ -199,27 +208,19 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         return self.phase in _TERMINAL
 
 
-class Node(msgspec.Struct, frozen=True, gc=False):
+class Node(Bodied, msgspec.Struct, frozen=True, gc=False):
     """A Node."""
 
     metadata: ObjectMeta
-    spec_json: bytes
-    status_json: bytes
+    spec_text: bytes | Text
+    status_text: bytes | Text
 
     @classmethod
     def decode(cls, data: bytes | msgspec.Raw) -> Self:
         wire = _wire(data)
-        return cls(wire.metadata, bytes(wire.spec), bytes(wire.status))
-
-    @property
-    def spec(self) -> Json:
-        """Spec, decoded again at each access; the caller owns it."""
-        return cast(Json, _body(self.spec_json))
-
-    @property
-    def status(self) -> Json:
-        """Status, decoded again at each access; the caller owns it."""
-        return cast(Json, _body(self.status_json))
+        node = cls(wire.metadata, bytes(wire.spec), bytes(wire.status))
+        compact_later(node)
+        return node
 
     @property
     def key(self) -> Key:

@@ -146,6 +146,16 @@ def format_resources(amounts: Resources) -> dict[str, str]:
     return {name: str(amount) for name, amount in amounts.items()}
 
 
+def shared_resources(amounts: Resources) -> Resources:
+    """Returns equal amounts that others have too: most pods request one of a few."""
+    return _shared(tuple((name, amount.nanos, amount.format) for name, amount in amounts.items()))
+
+
+@lru_cache(_CACHED)
+def _shared(amounts: tuple[tuple[str, int, Format], ...]) -> Resources:
+    return {name: Quantity(nanos, format_) for name, nanos, format_ in amounts}
+
+
 def add_resources(a: Resources, b: Resources) -> dict[str, Quantity]:
     """Returns the sum, by name; an amount on only one side is used unchanged."""
     return {**a, **{name: a.get(name, ZERO) + amount for name, amount in b.items()}}

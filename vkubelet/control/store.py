@@ -21,7 +21,8 @@ class Store(Generic[T]):
         self._keep = keep
         self._functions = dict(indexes or {})
         self._objects: dict[Key, T] = {}
-        self._indexes: dict[str, dict[str, dict[Key, T]]] = {name: {} for name in self._functions}
+        self._indexes: dict[str, dict[str, T | dict[Key, T]]] = {name: {} for name in self._functions}
+        """Most values of some indexes, such as UIDs, have one object each: a dict for each would need much memory."""
 
     def get(self, key: Key) -> T | None:
         return self._objects.get(key)
@@ -41,7 +42,10 @@ class Store(Generic[T]):
 
     def by_index(self, index: str, value: str) -> list[T]:
         """Returns the objects for which the index function returned `value`. Raises KeyError for an unknown index."""
-        return list(self._indexes[index].get(value, {}).values())
+        found = self._indexes[index].get(value)
+        if found is None:
+            return []
+        return list(found.values()) if isinstance(found, dict) else [found]
 
     def has(self, index: str, value: str) -> bool:
         """Checks that the index function returned `value` for any object; costs the same however many. Raises KeyError like `by_index`."""
@@ -68,7 +72,7 @@ class Store(Generic[T]):
         key = admitted.key
         self._objects[key] = admitted
         for index, value in self._filed(admitted):
-            self._indexes[index].setdefault(value, {})[key] = admitted
+            self._file(self._indexes[index], value, admitted)
 
     def remove(self, key: Key) -> T | None:
         """Removes an object and returns it."""
@@ -82,8 +86,17 @@ class Store(Generic[T]):
         return ((index, value) for index, function in self._functions.items() for value in set(function(obj)))
 
     @staticmethod
-    def _unfile(index: dict[str, dict[Key, T]], value: str, key: Key) -> None:
+    def _file(index: dict[str, T | dict[Key, T]], value: str, obj: T) -> None:
+        filed = index.setdefault(value, obj)
+        if isinstance(filed, dict):
+            filed[obj.key] = obj
+        elif filed is not obj:
+            index[value] = {filed.key: filed, obj.key: obj}
+
+    @staticmethod
+    def _unfile(index: dict[str, T | dict[Key, T]], value: str, key: Key) -> None:
         filed = index[value]
-        del filed[key]
-        if not filed:
+        if isinstance(filed, dict):
+            del filed[key]
+        if not isinstance(filed, dict) or not filed:
             del index[value]

@@ -12,6 +12,7 @@ from datetime import datetime
 
 from attrs import define, frozen
 
+from vkubelet.api.compact import shared
 from vkubelet.api.objects import Pod, PodRef
 from vkubelet.clock import parse_rfc3339
 from vkubelet.pods.dispatch import DispatchMode
@@ -56,7 +57,7 @@ class Content:
     @classmethod
     def of(cls, pod: Pod) -> Content:
         meta = pod.metadata
-        return cls(hash(pod.spec_json), hash(frozenset(meta.labels.items())), _hashed(meta.annotations))
+        return cls(pod.spec_hash, shared(hash(frozenset(meta.labels.items()))), _hashed(meta.annotations))
 
     def same_as(self, other: Content, *, ours: Mapping[str, str]) -> bool:
         """Compares two contents, ignoring annotations that now have the value in `ours`: those that the runtime wrote itself."""
@@ -67,7 +68,7 @@ class Content:
 
 
 def _hashed(annotations: Mapping[str, str]) -> frozenset[tuple[str, int]]:
-    return frozenset((key, hash(value)) for key, value in annotations.items())
+    return shared(frozenset((key, hash(value)) for key, value in annotations.items()))
 
 
 def concerns(old: Pod | None, new: Pod, *, ours: Mapping[str, str]) -> bool:
@@ -76,7 +77,7 @@ def concerns(old: Pod | None, new: Pod, *, ours: Mapping[str, str]) -> bool:
         return True
     before, after = old.metadata, new.metadata
     return (
-        old.spec_json != new.spec_json
+        old.spec_text != new.spec_text
         or before.labels != after.labels
         or _differ(before.annotations, after.annotations, ours)
         or before.deletion_timestamp != after.deletion_timestamp

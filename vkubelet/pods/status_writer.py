@@ -105,7 +105,7 @@ class StatusWriter:
 
     def sync_failed(self, uid: str, waiting: Waiting) -> None:
         """Records that the pod cannot start, or follow a change, for now; published only until the provider has reported the pod itself."""
-        self._change(uid, lambda inputs: inputs if inputs.report or inputs.status else evolve(inputs, waiting=waiting))
+        self._change(uid, lambda inputs: inputs if inputs.report or inputs.status is not None else evolve(inputs, waiting=waiting))
 
     def synced(self, uid: str, generation: int) -> None:
         """Records that the backend has applied the spec of this generation."""
@@ -194,7 +194,7 @@ class StatusWriter:
         if wanted is None or patch is None:
             entry.since = None
             return None
-        cause = (entry.inputs, pod.terminating, gates(pod))
+        cause = (entry.inputs, pod.terminating, tuple(gates(pod)))
         repair = cause == entry.cause
         if repair and (wait := entry.repair_at - self._clock.monotonic()) > 0:
             return wait

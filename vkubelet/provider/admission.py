@@ -15,8 +15,9 @@ from typing import Final, Self
 from attrs import define, field, frozen
 
 from vkubelet.api import scheduling
+from vkubelet.api.compact import shared
 from vkubelet.api.objects import JsonView, Node, Pod
-from vkubelet.api.quantity import Quantity, Resources, add_resources, parse_resources, subtract_resources
+from vkubelet.api.quantity import Quantity, Resources, add_resources, parse_resources, shared_resources, subtract_resources
 from vkubelet.errors import NotAdmitted
 
 OS_LABEL: Final = "kubernetes.io/os"
@@ -42,7 +43,7 @@ class Demand:
             requests: Resources = scheduling.effective_requests(spec)
         else:
             spec, requests = pod.spec, scheduling.requests_of(pod.spec_json)
-        return cls({**requests, "pods": _ONE}, scheduling.host_ports(spec), hash(pod.spec_json))
+        return cls(shared_resources({**requests, "pods": _ONE}), shared(scheduling.host_ports(spec)), pod.spec_hash)
 
 
 @define
@@ -196,7 +197,7 @@ class Admission:
         """Recomputes the demand of a pod whose spec has changed: it may have been allocated more or less, which its status shows."""
         queue, uid = self._queues.get(pod.node), pod.metadata.uid
         demand = queue.load.demands.get(uid) if queue is not None else None
-        if queue is None or demand is None or (demand.made_of == hash(pod.spec_json) and uid not in queue.resized):
+        if queue is None or demand is None or (demand.made_of == pod.spec_hash and uid not in queue.resized):
             return
         queue.resized.add(uid)
         queue.load.add(uid, Demand.of(pod))

@@ -1,0 +1,143 @@
+"""Compresses the JSON texts of objects that a cache keeps and seldom reads, each with an earlier text as preset dictionary.
+
+The pods of one template differ in a few words, and so do their statuses: of 1.2 KiB of text some 60 bytes remain. With a window of the size
+of the texts it takes 6 µs to compress one and 1 µs to read it, a tenth of what zlib's default window takes.
+
+Invariant: what is read is the text that was packed, byte by byte; the number of dictionaries that new texts can use is bounded.
+"""
+
+import re
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final, Self
+
+import msgspec
+
+from vkubelet.api.compact import Compactable, shared
+
+_SHORTEST, _LONGEST = 160, 16_384
+"""Bytes of a text that is compressed: of a shorter one little is saved; a longer one is rare, and takes long."""
+_SMALLEST_WINDOW: Final = 9
+"""As the exponent of its size."""
+_MEMORY_LEVEL: Final = 4
+_DICTIONARIES: Final = 512
+_ALIKE: Final = 256
+"""Bytes by which the lengths of texts may differ that use the same dictionary."""
+_IMAGE: Final = re.compile(rb'"image":"([^"]*)"')
+
+_body: Callable[[bytes], dict[str, Any]] = msgspec.json.Decoder().decode
+_set: Callable[[Any, str, object], None] = msgspec.structs.force_setattr
+_dictionaries: OrderedDict[tuple[bytes, int], bytes] = OrderedDict()
+"""Texts of pods with the same image, and of about the same length, resemble each other."""
+
+
+class Text(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """A packed text: what it has beyond another one; `like` is None where it is stored unchanged."""
+
+    digest: int
+    data: bytes
+    like: bytes | None = None
+
+    @classmethod
+    def of(cls, text: bytes) -> Self:
+        """Packs a text; it is stored unchanged, and serves as a dictionary for others, when it resembles none of those known."""
+        digest = hash_of(text)
+        if not _SHORTEST <= len(text) <= _LONGEST:
+            return cls(digest, text)
+        found = _IMAGE.search(text)
+        key = found[1] if found else b"", len(text) // _ALIKE
+        like = _dictionaries.get(key)
+        if like is not None:
+            _dictionaries.move_to_end(key)
+            data = _compressed(text, like)
+            if len(data) < len(text) // 2:
+                return cls(digest, data, like)
+        _dictionaries[key] = text
+        if len(_dictionaries) > _DICTIONARIES:
+            _dictionaries.popitem(last=False)
+        return cls(digest, text)
+
+    def read(self) -> bytes:
+        """Returns the text."""
+        if self.like is None:
+            return self.data
+        return zlib.decompressobj(-_window(self.like), self.like).decompress(self.data) if self.data else self.like
+
+    def __eq__(self, other: object) -> bool:
+        """Compares texts; the other one may be unpacked."""
+        if not isinstance(other, bytes | Text):
+            return NotImplemented
+        return self.digest == hash_of(other) and self.read() == unpacked(other)
+
+    def __hash__(self) -> int:
+        return self.digest
+
+
+def packed(text: bytes | Text) -> Text:
+    """Returns a text packed, if it is not already."""
+    return Text.of(text) if isinstance(text, bytes) else text
+
+
+def unpacked(text: bytes | Text) -> bytes:
+    """Returns a text that may be packed."""
+    return text if isinstance(text, bytes) else text.read()
+
+
+def hash_of(text: bytes | Text) -> int:
+    """Returns the hash of a text, the same whether it is packed or not."""
+    return shared(hash(text)) if isinstance(text, bytes) else text.digest
+
+
+class Bodied:
+    """An object with a spec and a status, which are packed when it is kept for a while."""
+
+    __slots__ = ()
+
+    metadata: Compactable
+    spec_text: bytes | Text
+    status_text: bytes | Text
+
+    def compact(self) -> None:
+        """Packs the texts, and shares what other objects have too; readers notice nothing."""
+        self.metadata.compact()
+        _set(self, "spec_text", packed(self.spec_text))
+        _set(self, "status_text", packed(self.status_text))
+
+    @property
+    def spec_json(self) -> bytes:
+        """Text of the spec."""
+        return unpacked(self.spec_text)
+
+    @property
+    def status_json(self) -> bytes:
+        """Text of the status."""
+        return unpacked(self.status_text)
+
+    @property
+    def spec_hash(self) -> int:
+        """Hash of the spec's text, by which this process recognizes it."""
+        return hash_of(self.spec_text)
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """Spec, decoded again at each access; the caller owns it."""
+        return _body(self.spec_json)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Status, decoded again at each access; the caller owns it."""
+        return _body(self.status_json)
+
+
+def _compressed(text: bytes, like: bytes) -> bytes:
+    """Returns what a text has beyond another of about its length; empty when they are equal."""
+    if text == like:
+        return b""
+    packer = zlib.compressobj(1, zlib.DEFLATED, -_window(like), _MEMORY_LEVEL, zlib.Z_DEFAULT_STRATEGY, like)
+    return packer.compress(text) + packer.flush()
+
+
+def _window(like: bytes) -> int:
+    """Returns the exponent of the size of a window in which a text has its dictionary in sight from its begin to its end."""
+    return min(max((2 * len(like)).bit_length(), _SMALLEST_WINDOW), zlib.MAX_WBITS)
