@@ -12,6 +12,7 @@ from attrs import field, frozen
 
 from kubeocean.model.crds import ResourceLeasingPolicy
 from kubeocean.model.keys import TAINT_CLOSED
+from vkubelet.api.compact import shared, shared_word
 from vkubelet.api.objects import Pod, PodRef
 from vkubelet.api.quantity import ZERO, Quantity, Resources, add_resources, shared_resources, subtract_resources, sum_resources
 from vkubelet.api.scheduling import requests_of, tolerates
@@ -78,9 +79,9 @@ class LeasedPod:
         spec = pod.spec
         endless = [each for each in spec.get("tolerations") or () if each.get("tolerationSeconds") is None]
         return cls(
-            ref=pod.ref,
+            ref=shared(pod.ref),
             priority=spec.get("priority") or 0,
-            created=pod.metadata.creation_timestamp,
+            created=shared_word(pod.metadata.creation_timestamp),
             requests=shared_resources(add_resources(requests_of(pod.spec_json), {"pods": Quantity.of(1)})),
             tolerates_closed=tolerates(endless, _CLOSED),
             made_of=pod.spec_hash,

@@ -11,6 +11,7 @@ from attrs import define, evolve, field, frozen
 
 from kubeocean.leasing.capacity import requested
 from kubeocean.ledger.account import Deciders, Ledger, Place, Span, between
+from vkubelet.api.compact import shared
 from vkubelet.api.objects import JsonView, Pod, get_condition
 from vkubelet.api.quantity import Resources, add_resources, subtract_resources
 from vkubelet.clock import parse_rfc3339
@@ -40,7 +41,7 @@ def held(pod: Pod, namespace: str) -> Held | None:
     if start is None:
         return None
     end = max(start, terminated_at(pod) or start) if pod.terminal else None
-    return Held(Place(pod.node, namespace), requested(pod), start, end)
+    return Held(shared(Place(pod.node, namespace)), requested(pod), shared(start), end)
 
 
 def bound_at(pod: Pod) -> datetime | None:

@@ -23,7 +23,6 @@ _LEFT_AT_HOME: Final = frozenset(
     {LAST_APPLIED, MIRROR_POD, "kubernetes.io/config.source", "kubernetes.io/config.hash", "kubernetes.io/config.seen"}
 )
 _OURS: Final = (keys.DOMAIN,)
-_REFERENCE: Final = (keys.VIRTUAL_POD_NAMESPACE, keys.VIRTUAL_POD_NAME, keys.VIRTUAL_POD_UID, keys.VIRTUAL_NODE_NAME)
 # Settings of users for Kubeocean, not marks.
 _FOR_USERS: Final = frozenset({keys.RUNNING_DAEMONSET})
 
@@ -147,7 +146,12 @@ def in_virtual_names(text: str, virtual: Key, physical: Key) -> str:
 def identity(meta: ObjectMeta) -> PodRef | None:
     """Returns the virtual pod of a physical one; None unless its annotations name namespace, name and UID."""
     found = meta.annotations
-    ref = PodRef(*(shared_word(found.get(key, "")) for key in _REFERENCE))
+    ref = PodRef(
+        shared_word(found.get(keys.VIRTUAL_POD_NAMESPACE, "")),
+        shared_word(found.get(keys.VIRTUAL_POD_NAME, "")),
+        shared_word(found.get(keys.VIRTUAL_POD_UID, "")),
+        shared_word(found.get(keys.VIRTUAL_NODE_NAME, "")),
+    )
     return ref if ref.namespace and ref.name and ref.uid else None
 
 

@@ -51,7 +51,7 @@ class Crowd:
                 await Load(hub).send(pod(f"p-{number}", self.namespace, vnodes[number % len(vnodes)]) for number in numbers)
                 wanted = self.pods if numbers.stop == self.pods else numbers.stop - AHEAD
                 await eventually(lambda end=wanted: len(running) >= end, f"{wanted} pods run", seconds=PATIENCE, every=0.2)
-                if numbers.stop % (10 * WAVE) == 0:
+                if numbers.stop % max(WAVE, self.pods // 10) == 0:
                     print(f"    {len(running)} pods run, {Outside(program.process.pid).rss_mib():.0f} MiB", flush=True)
             meter.stop()
         return meter.cpu / self.pods
@@ -80,7 +80,7 @@ async def measure(site: Site, *, nodes: int = NODES) -> Sequence[Figure]:
             process = Outside(program.process.pid)
             rss, peak = process.rss_mib(), process.peak_mib()
             before = await versions(lease, crowd.namespace)
-            assert program.terminate() == 0
+            assert (code := program.terminate()) == 0, f"exit code {code}: {program.tail()}"
             restarted = time.monotonic()
             program.start()
             new = await crowd.new_pod_runs() - restarted

@@ -99,4 +99,7 @@ def _metered(new_loop: Callable[[], asyncio.AbstractEventLoop], file: Path) -> C
 
 if __name__ == "__main__":
     vars(uvloop)["new_event_loop"] = _metered(uvloop.new_event_loop, Path(sys.argv.pop(1)))
-    sys.exit(main())
+    code = main()
+    # Its handler is removed before the interpreter exits.
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    sys.exit(code)

@@ -8,16 +8,16 @@ Invariant: an object reads the same before and after. What is shared is read-onl
 
 import sys
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 H = TypeVar("H", bound=Hashable)
 
 RECENT: Final = 512
 _OWN_REFERENCES: Final = 2
 """A variable, and the argument of `sys.getrefcount`."""
-_SHARED: Final = 4096
+_SHARED: Final = 2048
 """Values that are remembered to be shared with those that follow."""
 _LONGEST_WORD: Final = 80
 """Characters of names, UIDs and times, of which several objects have the same."""
@@ -44,32 +44,33 @@ def compact_later(obj: Compactable) -> None:
             oldest.compact()
 
 
-def shared(value: H) -> H:
-    """Returns an equal value that others have too, so that one of both can be freed."""
-    found: H = _shared(value)
-    return found
+if TYPE_CHECKING:
+
+    def shared(value: H) -> H:
+        """Returns an equal value that others have too, so that one of both can be freed."""
+        return value
+else:
+    shared = lru_cache(_SHARED)(lambda value: value)
+
+shared_word = sys.intern
+"""Returns an equal text that others have too; as soon as none has it any more, it is freed."""
+
+
+def shared_list(values: Sequence[H]) -> Sequence[H]:
+    """Returns an equal list that others have too."""
+    return _shared_list(tuple(values))
 
 
 @lru_cache(_SHARED)
-def _shared(value: Hashable) -> Any:
-    return value
+def _shared_list(values: tuple[H, ...]) -> Sequence[H]:
+    return list(values)
 
 
 def shared_words(words: Mapping[str, str]) -> Mapping[str, str]:
-    """Returns equal labels that others have too."""
-    return _shared_words(tuple(words.items())) if words else NOTHING
+    """Returns equal labels or annotations that others have too."""
+    return _shared_words(tuple(sorted(words.items()))) if words else NOTHING
 
 
 @lru_cache(_SHARED)
 def _shared_words(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
-    return with_shared_words(dict(items))
-
-
-def with_shared_words(words: Mapping[str, str]) -> Mapping[str, str]:
-    """Returns equal annotations, of which keys and short values are shared."""
-    return {shared_word(key): shared_word(value) for key, value in words.items()} if words else NOTHING
-
-
-def shared_word(text: str) -> str:
-    """Returns an equal text that others have too; as soon as none has it any more, it is freed."""
-    return sys.intern(text) if len(text) <= _LONGEST_WORD else text
+    return {shared_word(key): shared_word(value) if len(value) <= _LONGEST_WORD else value for key, value in items}

@@ -18,7 +18,7 @@ from urllib.parse import quote
 import msgspec
 from attrs import frozen
 
-from vkubelet.api.compact import compact_later, shared, shared_word, shared_words, with_shared_words
+from vkubelet.api.compact import compact_later, shared_list, shared_word, shared_words
 from vkubelet.api.texts import Bodied, Text
 
 Json = dict[str, Any]
@@ -116,9 +116,9 @@ class ObjectMeta(msgspec.Struct, frozen=True, gc=False, rename="camel"):
         """Shares what many objects have equal."""
         _set(self, "creation_timestamp", shared_word(self.creation_timestamp))
         _set(self, "labels", shared_words(self.labels))
-        _set(self, "annotations", with_shared_words(self.annotations))
-        _set(self, "finalizers", shared(tuple(self.finalizers)))
-        _set(self, "owner_references", shared(tuple(self.owner_references)))
+        _set(self, "annotations", shared_words(self.annotations))
+        _set(self, "finalizers", shared_list(self.finalizers))
+        _set(self, "owner_references", shared_list(self.owner_references))
 
     @property
     def key(self) -> Key:

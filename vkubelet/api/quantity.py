@@ -148,7 +148,7 @@ def format_resources(amounts: Resources) -> dict[str, str]:
 
 def shared_resources(amounts: Resources) -> Resources:
     """Returns equal amounts that others have too: most pods request one of a few."""
-    return _shared(tuple((name, amount.nanos, amount.format) for name, amount in amounts.items()))
+    return _shared(tuple([(name, amount.nanos, amount.format) for name, amount in amounts.items()]))
 
 
 @lru_cache(_CACHED)

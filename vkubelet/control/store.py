@@ -72,7 +72,7 @@ class Store(Generic[T]):
         key = admitted.key
         self._objects[key] = admitted
         for index, value in self._filed(admitted):
-            self._file(self._indexes[index], value, admitted)
+            self._file(self._indexes[index], value, key, admitted)
 
     def remove(self, key: Key) -> T | None:
         """Removes an object and returns it."""
@@ -86,12 +86,14 @@ class Store(Generic[T]):
         return ((index, value) for index, function in self._functions.items() for value in set(function(obj)))
 
     @staticmethod
-    def _file(index: dict[str, T | dict[Key, T]], value: str, obj: T) -> None:
-        filed = index.setdefault(value, obj)
-        if isinstance(filed, dict):
-            filed[obj.key] = obj
-        elif filed is not obj:
-            index[value] = {filed.key: filed, obj.key: obj}
+    def _file(index: dict[str, T | dict[Key, T]], value: str, key: Key, obj: T) -> None:
+        filed = index.get(value)
+        if filed is None:
+            index[value] = obj
+        elif isinstance(filed, dict):
+            filed[key] = obj
+        else:
+            index[value] = {filed.key: filed, key: obj}
 
     @staticmethod
     def _unfile(index: dict[str, T | dict[Key, T]], value: str, key: Key) -> None:

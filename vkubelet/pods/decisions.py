@@ -7,6 +7,7 @@ its deletion was observed.
 from __future__ import annotations
 
 import enum
+import struct
 from collections.abc import Mapping
 from datetime import datetime
 
@@ -52,23 +53,29 @@ class Content:
 
     spec: int
     labels: int
-    annotations: frozenset[tuple[str, int]]
+    keys: tuple[str, ...]
+    """Keys of the annotations, which most pods have in common."""
+    values: bytes
+    """Hashes of their values."""
 
     @classmethod
     def of(cls, pod: Pod) -> Content:
         meta = pod.metadata
-        return cls(pod.spec_hash, shared(hash(frozenset(meta.labels.items()))), _hashed(meta.annotations))
+        keys, values = tuple(meta.annotations), (hash(value) for value in meta.annotations.values())
+        return cls(pod.spec_hash, shared(hash(frozenset(meta.labels.items()))), shared(keys), struct.pack(f"{len(keys)}q", *values))
+
+    @property
+    def annotations(self) -> frozenset[tuple[str, int]]:
+        """Annotations with the hashes of their values."""
+        return frozenset(zip(self.keys, struct.unpack(f"{len(self.keys)}q", self.values), strict=True))
 
     def same_as(self, other: Content, *, ours: Mapping[str, str]) -> bool:
         """Compares two contents, ignoring annotations that now have the value in `ours`: those that the runtime wrote itself."""
         if self.spec != other.spec or self.labels != other.labels:
             return False
-        changed = {key for key, _ in self.annotations ^ other.annotations}
-        return changed <= {key for key, _ in _hashed(ours) & self.annotations}
-
-
-def _hashed(annotations: Mapping[str, str]) -> frozenset[tuple[str, int]]:
-    return shared(frozenset((key, hash(value)) for key, value in annotations.items()))
+        now = self.annotations
+        changed = {key for key, _ in now ^ other.annotations}
+        return changed <= {key for key, _ in now & {(key, hash(value)) for key, value in ours.items()}}
 
 
 def concerns(old: Pod | None, new: Pod, *, ours: Mapping[str, str]) -> bool:

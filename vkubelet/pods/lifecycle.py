@@ -12,6 +12,7 @@ from functools import partial
 
 from attrs import define, field
 
+from vkubelet.api.compact import shared
 from vkubelet.api.objects import PODS, Pod, PodRef
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
@@ -112,7 +113,7 @@ class Lifecycle:
         if record is None:
             # Only a pod whose creation we watched is known not to have been started by a previous process.
             may_exist = change.initial or not self._working
-            record = self._add(PodRecord(pod.ref, may_exist, missing=uid in self._missing_early))
+            record = self._add(PodRecord(shared(pod.ref), may_exist, missing=uid in self._missing_early))
             self._missing_early.pop(uid, None)
         record.suspected = False
         if not record.object_deleted:

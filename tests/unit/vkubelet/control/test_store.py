@@ -46,6 +46,20 @@ def test_index_follows_an_object_from_value_to_value() -> None:
     assert store.has("node", "n2") and not store.has("node", "n1")
 
 
+def test_index_lists_objects_of_a_value_in_the_order_in_which_they_came() -> None:
+    store = by_node()
+    for name in ("a", "b", "c"):
+        store.put(pod(name, "n1"))
+    store.put(pod("a", "n1", version="2"))
+    assert [each.metadata.name for each in store.by_index("node", "n1")] == ["b", "c", "a"]
+    for name in ("c", "a"):
+        store.remove(Key("default", name))
+    assert [each.metadata.name for each in store.by_index("node", "n1")] == ["b"]
+    store.put(pod("b", "n1", version="3"))
+    store.put(pod("d", "n1"))
+    assert [each.metadata.resource_version for each in store.by_index("node", "n1")] == ["3", "1"]
+
+
 def test_object_is_filed_once_under_a_value_given_twice() -> None:
     store = Store[Pod](indexes={"twice": lambda pod: ["x", "x", "y"]})
     store.put(pod("a"))
