@@ -15,7 +15,22 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.benchmarks import account, burst, edges, events, fleet, kubeocean, nodes, scale_model, shards, stalls, streams, versus, watches
+from tests.benchmarks import (
+    account,
+    burst,
+    crowd,
+    edges,
+    events,
+    fleet,
+    kubeocean,
+    nodes,
+    scale_model,
+    shards,
+    stalls,
+    streams,
+    versus,
+    watches,
+)
 from tests.benchmarks.figures import Figure, table, write
 from tests.support.program import COLD
 from vkubelet.testing.cluster import Site
@@ -28,6 +43,7 @@ SCENES: Mapping[str, Callable[[Site], Awaitable[Sequence[Figure]]]] = {
     "kubeocean-burst": kubeocean.burst,
     "kubeocean-steady": kubeocean.steady,
     "kubeocean-10k": kubeocean.ten_thousand,
+    "kubeocean-100k": crowd.measure,
     "edges": edges.measure,
     "fleet-clusters": fleet.clusters,
     "scale-model": scale_model.measure,
@@ -40,7 +56,7 @@ SCENES: Mapping[str, Callable[[Site], Awaitable[Sequence[Figure]]]] = {
     "versus": versus.measure,
     "watches": watches.measure,
 }
-BESIDES = {"versus"}
+BESIDES = {"kubeocean-100k", "versus"}
 """Scenes that run only when they are named."""
 
 

@@ -19,6 +19,7 @@ from attrs import define, evolve, field
 from kubeocean.model import keys
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.leased import Lease, calm, leased
+from tests.benchmarks.stalled import Turns
 from tests.support.bound import apply, delete
 from tests.support.cable import Cable
 from tests.support.load import Load, pod
@@ -154,16 +155,7 @@ class Edges:
 
     def longest(self, name: str) -> float:
         """Seconds of CPU of the longest turn; what long turns did goes to standard output."""
-        began, ended = self.spans[name]
-        lines = [line for line in self._metered() if began <= line["at"] <= ended + 1]
-        for line in lines:
-            if line["longest"] >= MOST:
-                print(*(f"      {line['longest'] * 1000:.0f} ms: {' < '.join(calls)}" for calls in line["where"]), sep="\n", flush=True)
-        print(f"      collector {max((line['collector'] for line in lines), default=0) * 1000:.0f} ms", flush=True)
-        return max((float(line["longest"]) for line in lines), default=0.0)
-
-    def _metered(self) -> Sequence[Mapping[str, Any]]:
-        return [json.loads(line) for line in self.metered.read_text().rpartition("\n")[0].splitlines()]
+        return Turns(self.metered).longest(*self.spans[name])
 
     def _pods(self, when: Callable[[Mapping[str, Any]], bool]) -> Any:
         return moments_of(self.lease.bound.hub.kubeconfig, f"/api/v1/namespaces/{self.namespace}/pods", when=when)

@@ -99,7 +99,4 @@ def _metered(new_loop: Callable[[], asyncio.AbstractEventLoop], file: Path) -> C
 
 if __name__ == "__main__":
     vars(uvloop)["new_event_loop"] = _metered(uvloop.new_event_loop, Path(sys.argv.pop(1)))
-    code = main()
-    # Its handler is removed before the interpreter exits.
-    signal.setitimer(signal.ITIMER_PROF, 0)
-    sys.exit(code)
+    sys.exit(main())

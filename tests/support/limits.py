@@ -47,7 +47,7 @@ ETCD = Measured(0.7, "| renewal of a Lease: CPU of etcd | 0.7 of the process |")
 STORED_NODE = Measured(3008, "| a Node as etcd stores it | 3,008 bytes |")
 STORED_LEASE = Measured(613, "| a Lease as etcd stores it | 613 bytes |")
 STORED_POD = Measured(2506, "| a small pod as etcd stores it | 2,506 bytes |")
-STUB = 504
+STUB = 430
 """Bytes that a process keeps of a pod of another node; `tests/faults/simulation/test_many_nodes.py` counts them."""
 
 

@@ -199,7 +199,9 @@ def is_mirror(pod: Pod) -> bool:
 def stub(pod: Pod) -> Pod:
     """Returns what is kept of a pod of an unknown node."""
     meta = pod.metadata
-    return Pod(ObjectMeta(name=meta.name, namespace=meta.namespace, uid=meta.uid), pod.node, "", b"", b"")
+    head = ObjectMeta(name=meta.name, namespace=meta.namespace, uid=meta.uid)
+    head.compact()
+    return Pod(head, pod.node, "", b"", b"")
 
 
 def is_stub(pod: Pod) -> bool:

@@ -78,6 +78,14 @@ def _is_followed(child: object) -> bool:
     return not isinstance(child, _NOT_FOLLOWED) and not type(child).__module__.startswith("tests.")
 
 
+def _referents(owner: object) -> Iterable[object]:
+    if isinstance(owner, types.FunctionType):
+        return [cell for cell, _ in _children(owner, "")]
+    # The garbage collector does not know what a struct refers to that it need not traverse.
+    fields: tuple[str, ...] = getattr(type(owner), "__struct_fields__", ())
+    return [getattr(owner, name) for name in fields] if fields else gc.get_referents(owner)
+
+
 def weight(root: object) -> int:
     """Returns the bytes of all objects that are reachable from the process, by the same rule; what shares memory counts once."""
     known: set[int] = {id(root)}
@@ -86,7 +94,7 @@ def weight(root: object) -> int:
     while waiting:
         owner = waiting.pop()
         total += sys.getsizeof(owner)
-        for child in (cell for cell, _ in _children(owner, "")) if isinstance(owner, types.FunctionType) else gc.get_referents(owner):
+        for child in _referents(owner):
             if id(child) not in known and (isinstance(child, _VALUES) or _is_followed(child)):
                 known.add(id(child))
                 waiting.append(child)

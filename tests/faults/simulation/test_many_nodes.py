@@ -54,8 +54,8 @@ def test_work_and_memory_grow_with_the_number_of_nodes_alone(small: Counted, lar
     assert large.resting.writes() == pytest.approx(small.resting.writes() * ratio, rel=0.01)
     assert large.resting.event_bytes["nodes"] == pytest.approx(small.resting.event_bytes["nodes"] * ratio, rel=0.02)
     for each in (small, large):
-        assert each.pod_memory - each.node_memory == pytest.approx(each.pods * 7000, rel=0.2)
-    assert large.node_memory - small.node_memory == pytest.approx((LARGE - SMALL) * 5000, rel=0.15)
+        assert each.pod_memory - each.node_memory == pytest.approx(each.pods * 5900, rel=0.2)
+    assert large.node_memory - small.node_memory == pytest.approx((LARGE - SMALL) * 6950, rel=0.15)
 
 
 def test_a_process_keeps_only_a_stub_of_a_pod_of_another_node(large: Counted) -> None:
