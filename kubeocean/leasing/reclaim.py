@@ -12,7 +12,7 @@ from attrs import field, frozen
 
 from kubeocean.model.crds import ResourceLeasingPolicy
 from kubeocean.model.keys import TAINT_CLOSED
-from vkubelet.api.compact import shared, shared_word
+from vkubelet.api.compact import shared, shared_string
 from vkubelet.api.objects import Pod, PodRef
 from vkubelet.api.quantity import ZERO, Quantity, Resources, add_resources, shared_resources, subtract_resources, sum_resources
 from vkubelet.api.scheduling import requests_of, tolerates
@@ -81,7 +81,7 @@ class LeasedPod:
         return cls(
             ref=shared(pod.ref),
             priority=spec.get("priority") or 0,
-            created=shared_word(pod.metadata.creation_timestamp),
+            created=shared_string(pod.metadata.creation_timestamp),
             requests=shared_resources(add_resources(requests_of(pod.spec_json), {"pods": Quantity.of(1)})),
             tolerates_closed=tolerates(endless, _CLOSED),
             made_of=pod.spec_hash,

@@ -13,7 +13,7 @@ from kubeocean.model import keys
 from kubeocean.model.crds import ApiServerAccess, ClusterBinding, DnsAccess
 from kubeocean.model.overrides import Overrides
 from vkubelet.api.codec import encode_json
-from vkubelet.api.compact import shared_word
+from vkubelet.api.compact import shared_string
 from vkubelet.api.names import LAST_APPLIED, MIRROR_POD
 from vkubelet.api.objects import Key, ObjectMeta, Pod, PodRef
 from vkubelet.api.podspec import CONTAINERS
@@ -147,10 +147,10 @@ def identity(meta: ObjectMeta) -> PodRef | None:
     """Returns the virtual pod of a physical one; None unless its annotations name namespace, name and UID."""
     found = meta.annotations
     ref = PodRef(
-        shared_word(found.get(keys.VIRTUAL_POD_NAMESPACE, "")),
-        shared_word(found.get(keys.VIRTUAL_POD_NAME, "")),
-        shared_word(found.get(keys.VIRTUAL_POD_UID, "")),
-        shared_word(found.get(keys.VIRTUAL_NODE_NAME, "")),
+        shared_string(found.get(keys.VIRTUAL_POD_NAMESPACE, "")),
+        shared_string(found.get(keys.VIRTUAL_POD_NAME, "")),
+        shared_string(found.get(keys.VIRTUAL_POD_UID, "")),
+        shared_string(found.get(keys.VIRTUAL_NODE_NAME, "")),
     )
     return ref if ref.namespace and ref.name and ref.uid else None
 

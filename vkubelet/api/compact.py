@@ -19,7 +19,7 @@ _OWN_REFERENCES: Final = 2
 """A variable, and the argument of `sys.getrefcount`."""
 _SHARED: Final = 2048
 """Values that are remembered to be shared with those that follow."""
-_LONGEST_WORD: Final = 80
+_LONGEST_STRING: Final = 80
 """Characters of names, UIDs and times, of which several objects have the same."""
 NOTHING: Final[Mapping[str, str]] = {}
 """Labels or annotations of the many objects that have none."""
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 else:
     shared = lru_cache(_SHARED)(lambda value: value)
 
-shared_word = sys.intern
+shared_string = sys.intern
 """Returns an equal text that others have too; as soon as none has it any more, it is freed."""
 
 
@@ -66,11 +66,11 @@ def _shared_list(values: tuple[H, ...]) -> Sequence[H]:
     return list(values)
 
 
-def shared_words(words: Mapping[str, str]) -> Mapping[str, str]:
+def shared_strings(words: Mapping[str, str]) -> Mapping[str, str]:
     """Returns equal labels or annotations that others have too."""
-    return _shared_words(tuple(sorted(words.items()))) if words else NOTHING
+    return _shared_strings(tuple(sorted(words.items()))) if words else NOTHING
 
 
 @lru_cache(_SHARED)
-def _shared_words(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
-    return {shared_word(key): shared_word(value) if len(value) <= _LONGEST_WORD else value for key, value in items}
+def _shared_strings(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    return {shared_string(key): shared_string(value) if len(value) <= _LONGEST_STRING else value for key, value in items}

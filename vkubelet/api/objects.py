@@ -18,7 +18,7 @@ from urllib.parse import quote
 import msgspec
 from attrs import frozen
 
-from vkubelet.api.compact import compact_later, shared_list, shared_word, shared_words
+from vkubelet.api.compact import compact_later, shared_list, shared_string, shared_strings
 from vkubelet.api.texts import Bodied, Text
 
 Json = dict[str, Any]
@@ -108,15 +108,15 @@ class ObjectMeta(msgspec.Struct, frozen=True, gc=False, rename="camel"):
         if self.creation_timestamp is None:
             _set(self, "creation_timestamp", "")
         # They are keys of many dicts, each of which keeps the text that it got first.
-        _set(self, "name", shared_word(self.name))
-        _set(self, "namespace", shared_word(self.namespace))
-        _set(self, "uid", shared_word(self.uid))
+        _set(self, "name", shared_string(self.name))
+        _set(self, "namespace", shared_string(self.namespace))
+        _set(self, "uid", shared_string(self.uid))
 
     def compact(self) -> None:
         """Shares what many objects have equal."""
-        _set(self, "creation_timestamp", shared_word(self.creation_timestamp))
-        _set(self, "labels", shared_words(self.labels))
-        _set(self, "annotations", shared_words(self.annotations))
+        _set(self, "creation_timestamp", shared_string(self.creation_timestamp))
+        _set(self, "labels", shared_strings(self.labels))
+        _set(self, "annotations", shared_strings(self.annotations))
         _set(self, "finalizers", shared_list(self.finalizers))
         _set(self, "owner_references", shared_list(self.owner_references))
 
@@ -180,7 +180,7 @@ class Pod(Bodied, msgspec.Struct, frozen=True, gc=False):
     def decode(cls, data: bytes | msgspec.Raw) -> Self:
         wire = _wire(data)
         spec, status = bytes(wire.spec), bytes(wire.status)
-        pod = cls(wire.metadata, shared_word(_bound_to(spec).node_name), shared_word(_phase(status).phase), spec, status)
+        pod = cls(wire.metadata, shared_string(_bound_to(spec).node_name), shared_string(_phase(status).phase), spec, status)
         compact_later(pod)
         return pod
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from attrs import evolve, frozen
 
 from vkubelet.api.codec import decode_json, encode_json
-from vkubelet.api.compact import NOTHING, shared, shared_words
+from vkubelet.api.compact import NOTHING, shared, shared_strings
 from vkubelet.api.objects import POD_CONDITIONS, Json, JsonView, Pod
 from vkubelet.api.texts import Text, packed
 from vkubelet.pods.phase import TERMINAL
@@ -41,7 +41,7 @@ class StatusInputs:
     def with_status(self, status: JsonView, annotations: Mapping[str, str] | None) -> StatusInputs:
         """Adds a complete PodStatus; None changes no annotation."""
         text = encode_json(status)
-        merged = shared_words({**self.annotations, **(annotations or {})})
+        merged = shared_strings({**self.annotations, **(annotations or {})})
         if self.status == text:
             return self if merged == self.annotations else evolve(self, annotations=merged)
         before = _types(decode_json(self.status.read())) if self.status else frozenset()

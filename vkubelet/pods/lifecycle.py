@@ -113,7 +113,7 @@ class Lifecycle:
         if record is None:
             # Only a pod whose creation we watched is known not to have been started by a previous process.
             may_exist = change.initial or not self._working
-            record = self._add(PodRecord(shared(pod.ref), may_exist, missing=uid in self._missing_early))
+            record = self._add(PodRecord(pod.ref, may_exist, missing=uid in self._missing_early))
             self._missing_early.pop(uid, None)
         record.suspected = False
         if not record.object_deleted:
@@ -226,6 +226,7 @@ class Lifecycle:
         return any(record.may_exist for record in self.records(node))
 
     def _add(self, record: PodRecord) -> PodRecord:
+        record.ref = shared(record.ref)
         self._records[record.ref.uid] = record
         self._by_node.setdefault(record.ref.node, {})[record.ref.uid] = None
         return record

@@ -8,7 +8,7 @@ from typing import Any
 from attrs import define
 
 from vkubelet.api.codec import encode_json
-from vkubelet.api.compact import NOTHING, RECENT, compact_later, shared, shared_words
+from vkubelet.api.compact import NOTHING, RECENT, compact_later, shared, shared_strings
 from vkubelet.api.objects import Node, Pod
 from vkubelet.api.texts import Text
 
@@ -82,10 +82,10 @@ def test_pods_share_what_they_have_equal() -> None:
     assert one.metadata.namespace is other.metadata.namespace
 
 
-def test_words_are_shared_in_any_order() -> None:
-    assert shared_words({"a": "1", "b": "2"}) is shared_words({"b": "2", "a": "1"})
+def test_labels_are_shared_in_any_order() -> None:
+    assert shared_strings({"a": "1", "b": "2"}) is shared_strings({"b": "2", "a": "1"})
     long = "x" * 1000
-    assert shared_words({"a": long})["a"] == long
+    assert shared_strings({"a": long})["a"] == long
 
 
 def test_the_first_of_equal_values_is_shared() -> None:
