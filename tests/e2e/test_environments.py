@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 from attrs import frozen
 
 from tests.support.bound import apply, items, vacate
-from tests.support.dumps import parse
+from tests.support.dumps import is_complete, parse
 from tests.support.environments import CASES, OBJECTS, body
 from tests.support.process_node import ProcessNode
 from tests.support.program import KUBECTL_TIMEOUT, LONG, eventually
@@ -79,7 +79,17 @@ class Pairs:
             raise AssertionError(f"{error}\n{stuck}") from None
         return {pod["metadata"]["name"]: pod for pod in await items(self.plane, "pods", "-n", self.namespace)}
 
-    async def logs(self) -> dict[str, str]:
+    async def logs(self, names: Iterable[str]) -> dict[str, str]:
+        """Of these pods, once they are complete: a container runtime may store the last lines after it has reported the exit."""
+
+        async def complete() -> dict[str, str]:
+            found = await self._logs()
+            return found if all(is_complete(found.get(name, "")) for name in names) else {}
+
+        logs: dict[str, str] = await eventually(complete, "complete logs of all pods", seconds=30, every=0.5)
+        return logs
+
+    async def _logs(self) -> dict[str, str]:
         """Of all pods by name, in one go."""
         selector = ",".join(f"{key}={value}" for key, value in MARK.items())
         found: dict[str, list[str]] = {}
@@ -112,7 +122,7 @@ async def test_forty_pods_see_as_processes_what_they_see_as_containers(
         pods = await pairs.ended()
         failed = {name: pod["status"] for name, pod in pods.items() if pod["status"]["phase"] != "Succeeded"}
         assert not failed, json.dumps(failed, indent=1)
-        logs = await pairs.logs()
+        logs = await pairs.logs(pods)
         nodes = {node["metadata"]["name"]: node for node in await items(worker, "nodes")}
         dumps = {name: parse(logs.get(name, "")).told(places(pod, nodes[pod["spec"]["nodeName"]])) for name, pod in pods.items()}
     finally:

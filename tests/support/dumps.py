@@ -111,10 +111,15 @@ def _claims(token: str) -> str:
     return json.dumps(claims, sort_keys=True)
 
 
+def is_complete(log: str) -> bool:
+    """Whether it has the last line of `script`."""
+    return log.splitlines()[-1:] == ["end"]
+
+
 def parse(log: str) -> Dump:
     """What `script` printed. Raises ValueError when it was cut off."""
     lines = log.splitlines()
-    if not lines or lines[-1] != "end":
+    if not is_complete(log):
         raise ValueError("the pod did not print everything")
     env: dict[str, str] = {}
     arguments: list[str] = []
