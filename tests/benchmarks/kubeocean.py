@@ -104,9 +104,9 @@ async def steady(site: Site) -> Sequence[Figure]:
         idle = [call for audit in audits for call in audit.writes() if last < call.at <= last + IDLE and call.what != "leases"]
     print(f"    at rest: {dict(Counter(f'{call.verb} {call.what}' for call in idle))}")
     return [
-        Figure(name="kubeocean_steady_p99", value=added[int(0.99 * len(added))], unit="s", most=1),
+        Figure(name="kubeocean_steady_p99", value=added[int(0.99 * len(added))], unit="s", most=0.15),
         Figure(name="kubeocean_steady_p50", value=median(added), unit="s"),
-        Figure(name="kubeocean_writes_per_pod", value=len(writes) / len(added), unit="writes", most=6.01),
+        Figure(name="kubeocean_writes_per_pod", value=len(writes) / len(added), unit="writes", most=4.01),
         Figure(name="kubeocean_idle_writes", value=len(idle) / (IDLE.total_seconds() / 60), unit="writes/min", most=10.01),
     ]
 
