@@ -50,7 +50,8 @@ if TYPE_CHECKING:
         """Returns an equal value that others have too, so that one of both can be freed."""
         return value
 else:
-    shared = lru_cache(_SHARED)(lambda value: value)
+    # Tuples of different types with equal elements are equal, such as a PodRef and the keys of four annotations.
+    shared = lru_cache(_SHARED, typed=True)(lambda value: value)
 
 shared_string = sys.intern
 """Returns an equal text that others have too; as soon as none has it any more, it is freed."""

@@ -9,7 +9,7 @@ from attrs import define
 
 from vkubelet.api.codec import encode_json
 from vkubelet.api.compact import NOTHING, RECENT, compact_later, shared, shared_strings
-from vkubelet.api.objects import Node, Pod
+from vkubelet.api.objects import Node, Pod, PodRef
 from vkubelet.api.texts import Text
 
 
@@ -91,3 +91,9 @@ def test_labels_are_shared_in_any_order() -> None:
 def test_the_first_of_equal_values_is_shared() -> None:
     first = frozenset({"a", "b"})
     assert shared(first) is shared(frozenset({"b", "a"}))
+
+
+def test_what_is_shared_keeps_its_type() -> None:
+    words = ("default", "web", "a-uid", "a-node")
+    shared(words)
+    assert type(shared(PodRef(*words))) is PodRef
