@@ -130,7 +130,7 @@ def _conditions(health: Health, before: Sequence[JsonView]) -> list[Json]:
         conditions.append(_condition(POLICIES_SHARED, "True", "ServedByAnotherHub", health.shared))
     elif get_condition(before, POLICIES_SHARED) is not None:
         conditions.append(_condition(POLICIES_SHARED, "False", "NotShared", "no other hub serves the policies of this ClusterBinding"))
-    conditions += _permitted(health, before)
+    conditions += _requests_permitted(health, before)
     nothing = "spec.serviceNamespaces names no namespace, and no pod runs in the worker"
     conditions += _mirrored(SERVICES_MIRRORED, health.services, health, before, nothing=nothing)
     nothing = "no NetworkPolicy is in a namespace that has one in the worker"
@@ -140,12 +140,14 @@ def _conditions(health: Health, before: Sequence[JsonView]) -> list[Json]:
     return conditions
 
 
-def _permitted(health: Health, before: Sequence[JsonView]) -> list[Json]:
+def _requests_permitted(health: Health, before: Sequence[JsonView]) -> list[Json]:
     """Returns the condition of refused requests; none before the first one."""
     refused = "; ".join(f"{cluster}: {', '.join(rights)}" for cluster, rights in health.refused.items() if rights)
     if refused:
-        text = f"the process of this ClusterBinding lacks rights, and retries what needs them ({refused})"
-        text = f"{text}; grant those that are not refused on purpose"
+        text = (
+            f"the process of this ClusterBinding lacks rights, and retries what needs them ({refused});"
+            " grant those that are not refused on purpose"
+        )
         return [_condition(REQUESTS_PERMITTED, "False", RIGHTS_MISSING, text)]
     if get_condition(before, REQUESTS_PERMITTED) is None:
         return []

@@ -1,4 +1,4 @@
-"""Many pods at once on one mock node: how fast do they run, compared with their mere creation when nobody runs them?
+"""Many pods at once on one mock node: how fast do they run, compared with their mere creation when no program runs them?
 
 The ideal runtime shows which ratio a program can reach that sends nothing but the one status of each pod.
 """

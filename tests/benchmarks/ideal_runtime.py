@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from tests.benchmarks.bare import IN_FLIGHT, Api, Body
+from tests.benchmarks.ideal import MERGE
 
-MERGE = "application/strategic-merge-patch+json"
 _NOW = "2026-01-01T00:00:00Z"
 _CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 

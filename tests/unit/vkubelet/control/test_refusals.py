@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from attrs import evolve
+from attrs import define, evolve, field
 
 from tests.support.memory_api import MemoryApi
 from vkubelet.api.rbac import Check
@@ -23,16 +23,6 @@ PATCH = Check(verb="patch", group="", resource="nodes", subresource="status", na
 
 def forbidden(sentence: str) -> Forbidden:
     return Forbidden("patch nodes n", f'nodes "n" is forbidden: User "system:serviceaccount:a:b" {sentence}', status=403)
-
-
-def noting(api: Reviewer, clock: ManualClock, seen: list[Sequence[Check]]) -> asyncio.Task[None]:
-    refusals = Refusals(clock, lambda refused: seen.append(list(refused)))
-
-    async def run() -> None:
-        with refusals.noting(api.client()):
-            await refusals.run()
-
-    return asyncio.create_task(run())
 
 
 REFUSED = forbidden('cannot patch resource "nodes/status" in API group "" at the cluster scope')
@@ -54,7 +44,6 @@ class Reviewer(MemoryApi):
             raise Unreachable(call.attempt, "no response")
         if self.refuses_reviews:
             raise Forbidden(call.attempt, "no right", status=403)
-        await asyncio.sleep(0)
         self.reviewed()
         self.asked.append(json.loads(call.body or b"{}")["spec"]["resourceAttributes"])
         return json.dumps({"metadata": {}, "status": {"allowed": self.grants}}).encode()
@@ -64,6 +53,28 @@ class Reviewer(MemoryApi):
         self.listener = listener
         yield
         self.listener = None
+
+
+@define
+class Scene:
+    """Refusals of one API server, and what they have reported."""
+
+    api: Reviewer = field(factory=Reviewer)
+    clock: ManualClock = field(factory=ManualClock)
+    seen: list[Sequence[Check]] = field(factory=list)
+
+    async def run(self) -> None:
+        refusals = Refusals(self.clock, lambda refused: self.seen.append(list(refused)))
+        with refusals.noting(self.api.client()):
+            await refusals.run()
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    made = Scene()
+    task = asyncio.create_task(made.run())
+    yield made
+    task.cancel()
 
 
 @pytest.mark.parametrize(
@@ -84,10 +95,8 @@ def test_the_right_that_a_refusal_names(sentence: str, right: Check | None) -> N
 
 
 @pytest.mark.parametrize("lost", [False, True])
-async def test_a_right_counts_as_refused_until_it_is_granted(lost: bool) -> None:
-    api, clock = Reviewer(), ManualClock()
-    seen: list[Sequence[Check]] = []
-    task = noting(api, clock, seen)
+async def test_a_right_counts_as_refused_until_it_is_granted(scene: Scene, lost: bool) -> None:
+    api, clock, seen = scene.api, scene.clock, scene.seen
     await clock.advance(FORGOTTEN)
     assert not api.asked, "nothing is asked before a refusal"
     for _ in range(2):
@@ -107,13 +116,10 @@ async def test_a_right_counts_as_refused_until_it_is_granted(lost: bool) -> None
     asked = len(api.asked)
     await clock.advance(FORGOTTEN)
     assert len(api.asked) == asked
-    task.cancel()
 
 
-async def test_a_right_that_nothing_needs_any_more_is_forgotten() -> None:
-    api, clock = Reviewer(), ManualClock()
-    seen: list[Sequence[Check]] = []
-    task = noting(api, clock, seen)
+async def test_a_right_that_nothing_needs_any_more_is_forgotten(scene: Scene) -> None:
+    api, clock, seen = scene.api, scene.clock, scene.seen
     await clock.advance(1.0)
     api.listener(REFUSED)
     await clock.advance(FORGOTTEN - CHECKED_EVERY)
@@ -122,13 +128,10 @@ async def test_a_right_that_nothing_needs_any_more_is_forgotten() -> None:
     assert seen == [[PATCH]]
     await clock.advance(2 * CHECKED_EVERY)
     assert seen == [[PATCH], []]
-    task.cancel()
 
 
-async def test_a_right_to_many_namespaces_is_one() -> None:
-    api, clock = Reviewer(), ManualClock()
-    seen: list[Sequence[Check]] = []
-    task = noting(api, clock, seen)
+async def test_a_right_to_many_namespaces_is_one(scene: Scene) -> None:
+    api, clock, seen = scene.api, scene.clock, scene.seen
     await clock.advance(1.0)
     for namespace in ("a", "a", "b", "a"):
         api.listener(forbidden(f'cannot patch resource "pods" in API group "" in the namespace "{namespace}"'))
@@ -136,7 +139,6 @@ async def test_a_right_to_many_namespaces_is_one() -> None:
     pods = Check(verb="patch", group="", resource="pods", subresource="", namespace="a")
     assert seen == [[pods], [evolve(pods, namespace="")]]
     assert len(api.asked) == 1
-    task.cancel()
 
 
 async def test_rights_of_a_client_that_was_replaced_are_reviewed_by_the_next_one() -> None:
@@ -159,11 +161,9 @@ async def test_rights_of_a_client_that_was_replaced_are_reviewed_by_the_next_one
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_a_refusal_that_a_review_does_not_confirm_is_not_reported(again: bool) -> None:
-    api, clock = Reviewer(), ManualClock()
+async def test_a_refusal_that_a_review_does_not_confirm_is_not_reported(scene: Scene, again: bool) -> None:
+    api, clock, seen = scene.api, scene.clock, scene.seen
     api.grants = True
-    seen: list[Sequence[Check]] = []
-    task = noting(api, clock, seen)
     await clock.advance(1.0)
     api.listener(REFUSED)
     if again:
@@ -172,16 +172,12 @@ async def test_a_refusal_that_a_review_does_not_confirm_is_not_reported(again: b
     api.reviewed = lambda: None
     await clock.advance(FORGOTTEN)
     assert not seen and len(api.asked) == 1 + again
-    task.cancel()
 
 
-async def test_a_review_that_is_refused_grants_nothing() -> None:
-    api, clock = Reviewer(), ManualClock()
-    seen: list[Sequence[Check]] = []
-    task = noting(api, clock, seen)
+async def test_a_review_that_is_refused_grants_nothing(scene: Scene) -> None:
+    api, clock, seen = scene.api, scene.clock, scene.seen
     await clock.advance(1.0)
     api.refuses_reviews = True
     api.listener(REFUSED)
     await clock.advance(CONFIRMED_AFTER)
     assert seen == [[PATCH]]
-    task.cancel()
