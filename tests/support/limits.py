@@ -40,7 +40,7 @@ REST_RSS = Measured(127.0, "| resident memory | 127 MiB | | 2.5 |")
 REST_NODES = 5000
 """Nodes of both."""
 SMALL_RSS, SMALL_NODES = Measured(80.0, "| resident memory | 80 MiB | < 300 MiB | 5.4 |"), 1000
-LEASED_RSS, LEASED_PODS = Measured(276.0, "| 10,000 leased pods on 500 nodes: resident memory | 276 MiB |"), 10_000
+LEASED_RSS, LEASED_PODS = Measured(182.0, "| 10,000 leased pods on 500 nodes: resident memory | 182 MiB |"), 10_000
 FOREIGN_EVENT = Measured(145e-6, "| one event of the pod watch, pod of another node | 145 µs |")
 API_SERVER = Measured(2.5, "| renewal of a Lease: CPU of the kube-apiserver | 2.5 of the process |")
 ETCD = Measured(0.7, "| renewal of a Lease: CPU of etcd | 0.7 of the process |")
